@@ -21,9 +21,8 @@ from fedsdg.experiment.examining.findings import (
 from fedsdg.experiment.examining.own_models import OWN
 from fedsdg.experiment.examining.rounds import METHOD, TRAINS
 from fedsdg.experiment.examining.rules import RULE
-from fedsdg.experiment.examining.situations import Asked
 from fedsdg.experiment.examining.stopping import STOPPING
-from fedsdg.experiment.examining.terms import TERM, Placed, uploads_of
+from fedsdg.experiment.examining.terms import TERM, Placed
 from fedsdg.federation.own_models.own_model import OwnModel
 from fedsdg.methods.plugins import Plugin, contents, described, find_method
 
@@ -68,9 +67,7 @@ def examine_method(name: str, plugin: Plugin | None) -> Iterator[Finding]:
     except RAISED as error:
         sentence = f"no small federation can be made of it: {raised(error)}"
         impossible = Finding(label, TRAINS, FAILED, sentence)
-    further = tuple(name for placed in terms for name in uploads_of(placed))
-    rule = Asked(method.rule, further)
-    yield from examine(f"{label}, rule {_type(method.rule)}", rule, RULE, broken)
+    yield from examine(f"{label}, rule {_type(method.rule)}", method.rule, RULE, broken)
     if impossible is not None:
         yield impossible
         return

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedsdg.aggregation.rules.mean import Mean
-from fedsdg.aggregation.types import Aggregate, Context, Rule
+from fedsdg.aggregation.types import ADAPTERS, Aggregate, Context, Rule
 from fedsdg.experiment.examining.federations import Trial, result_of
 from fedsdg.experiment.examining.findings import (
     Failure,
@@ -32,17 +32,8 @@ from fedsdg.experiment.examining.own_models import (
     STAY,
     kept_models_are_used,
 )
-from fedsdg.experiment.examining.rules import (
-    FALLS,
-    FOLLOWS,
-    PACE,
-    REPEATS,
-    STATE,
-    STATE_IS_USED,
-    WEIGHTS,
-    WORKS,
-)
-from fedsdg.experiment.examining.situations import ADAPTERS, NUMBERS, SERVER, relative_distance
+from fedsdg.experiment.examining.rules import FOLLOWS, REPEATS, STATE, WEIGHTS, WORKS
+from fedsdg.experiment.examining.situations import NUMBERS, SERVER, relative_distance
 from fedsdg.experiment.examining.terms import TERM_ALONE, TERM_WORKS
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.evaluation import losses
@@ -330,6 +321,6 @@ METHOD = (
         "it learns as the plain mean does",
         learns_as_the_mean,
         "look at signs and factors, and at which model a client uses",
-        (FOLLOWS, PACE, FALLS, STATE_IS_USED, STAY, FIRST, ALONE, USED, OWN_DATA),
+        (FOLLOWS, STAY, FIRST, ALONE, USED, OWN_DATA),
     ),
 )

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from fedsdg.experiment.examining.findings import (
-    RAISED,
     Failure,
     Inapplicable,
     Property,
@@ -54,15 +53,6 @@ def rows_of(placed: Placed, seed: int, clients: int = CLIENTS) -> Rows:
         {name: draw(layout.d) for name in placed.term.keeps},
         {name: draw(layout.d) for name in placed.received},
     )
-
-
-def uploads_of(placed: Placed) -> tuple[str, ...]:
-    """The names of what the term sends beside the update; none where it cannot be asked."""
-    try:
-        uploads, _ = placed.term.finish(rows_of(placed, 0), torch.tensor(STEPS), RATE)
-        return tuple(uploads)
-    except RAISED:  # The properties of the term itself report it.
-        return ()
 
 
 def has(term: Term, *names: str) -> bool:

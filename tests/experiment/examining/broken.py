@@ -3,12 +3,10 @@
 HEAD = """
 from typing import ClassVar
 
-import numpy as np
 import torch
 
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.scaffold import Scaffold
-from fedsdg.aggregation.types import Aggregate, Combination, Plan, Rule
 from fedsdg.federation.environment.attacks.attack import UpdateAttack
 from fedsdg.federation.losses.loss import Loss
 from fedsdg.federation.objectives.control_variates import ControlVariates
@@ -17,30 +15,11 @@ from fedsdg.federation.optimisers.optimiser import RowOptimiser, descend
 from fedsdg.methods.choice import Choice
 from fedsdg.methods.method import Method
 from fedsdg.parts import part
-
-
-def checked_upload(uploads, context):
-    for client, row in zip(context.clients, uploads["update"], strict=True):
-        if not torch.isfinite(row).all():
-            raise ValueError(f"client {client}: the update is not finite; leave it out")
-    return uploads["update"]
-
-
-def mean(uploads, context, state, times=1.0):
-    updates = checked_upload(uploads, context)
-    step = times * updates.double().mean(0)
-    weights = np.full(len(updates), 1 / len(updates))
-    return Aggregate(step[None].to(updates), weights, dict(state), {})
 """
 ROW = """
 
 METHODS = {"broken": Method("Broken", rule=%s, objective=%s, **%s)}
 """
-
-
-def rule(part: str) -> str:
-    """The plugin whose rule is this."""
-    return HEAD + part + ROW % ("Broken()", "()", "{}")
 
 
 def term(part: str, beside: str = 'Mean("uniform")', words: str = "{}") -> str:
@@ -53,206 +32,7 @@ def choice(table: str, part: str) -> str:
     return HEAD + part + f'\n\n{table} = {{"broken": Choice("Broken", Broken())}}\n'
 
 
-#: A rule that reads an upload of the method's term, and has no `reads`.
-GOOD = (
-    HEAD
-    + """
-
-class Half(Rule):
-    def broadcast(self, state):
-        return {"control": state["control"]}
-
-    def init(self, d, samples):
-        return {"control": torch.zeros(d)}
-
-    def __call__(self, uploads, context, state):
-        found = mean(uploads, context, state)
-        return found._replace(state={"control": uploads["control"].mean(0)})
-
-
-METHODS = {
-    "good": Method("Good", rule=Half(), objective=(ControlVariates(),), up="2d", down="2d"),
-}
-"""
-)
 #: By a name: (the claim that fails, what its sentence says, the plugin).
-RULES = {
-    "position": (
-        "the order of the clients does not matter",
-        r"with the clients in the order \[.*\] the step is another \(by up to .*\) \(3 "
-        r"clients, 1 parameter, seed 0\); treat the rows of an upload alike",
-        rule("""
-
-class Broken(Rule):
-    def plan(self, rows, context, state):
-        shares = np.arange(1.0, 1 + len(context.clients))
-        shares /= shares.sum()
-        return Plan(Combination(shares), shares, dict(state))
-"""),
-    ),
-    "raises": (
-        "it works on small rounds",
-        r"it raises KeyError: 'updates' at broken\.py, line \d+ \(3 clients, 1 parameter, "
-        r"seed 0\); a rule must work on rounds as small as this",
-        rule("""
-
-class Broken(Rule):
-    def __call__(self, uploads, context, state):
-        return mean({"update": uploads["updates"]}, context, state)
-"""),
-    ),
-    "no models": (
-        "it works on small rounds",
-        r"it returns steps of shape \[1\], but \[1, 1\] are asked for, a row for each model .* "
-        r"\(3 clients, 1 parameter, seed 0\)",
-        rule("""
-
-class Broken(Rule):
-    def __call__(self, uploads, context, state):
-        found = mean(uploads, context, state)
-        return found._replace(steps=found.steps[0])
-"""),
-    ),
-    "writes": (
-        "uploads and state stay as they are",
-        r"the upload 'update' is changed in place \(3 clients, 1 parameter, seed 0\); "
-        r"write into",
-        rule("""
-
-class Broken(Rule):
-    def __call__(self, uploads, context, state):
-        uploads["update"].clamp_(-0.5, 0.5)
-        return mean(uploads, context, state)
-"""),
-    ),
-    "remembers": (
-        "the same call gives the same result",
-        r"the same call gives another step the second time .* keep nothing in the rule, "
-        r"its class",
-        rule("""
-
-CALLS = []
-
-
-class Broken(Rule):
-    def __call__(self, uploads, context, state):
-        CALLS.append(context.round)
-        return mean(uploads, context, state, 1 + 1e-3 * len(CALLS))
-"""),
-    ),
-    "on itself": (
-        "it goes on from its state alone",
-        r"in round 2 a rule that was given the stored state of round 1 gives another step "
-        r"than the one that has run since round 1 .* let `init` make all that it remembers",
-        rule("""
-
-class Broken(Rule):
-    def __init__(self):
-        self.past = {}
-
-    def __call__(self, uploads, context, state):
-        found = mean(uploads, context, state)
-        self.past[context.round] = found.steps
-        return found._replace(steps=found.steps + self.past.get(context.round - 1, 0))
-"""),
-    ),
-    "new names": (
-        "it goes on from its state alone",
-        r"after round 1 the state holds \['past'\], but `init` made \[\]",
-        rule("""
-
-class Broken(Rule):
-    def __call__(self, uploads, context, state):
-        found = mean(uploads, context, state)
-        return found._replace(state={"past": found.steps})
-"""),
-    ),
-    "overflows": (
-        "large updates stay finite",
-        r"of updates of size 1e\+18 in float32 the step has numbers that are not finite "
-        r"\(5 clients, 1000 parameters, seed 0\); compute in float64",
-        rule("""
-
-class Broken(Rule):
-    def __call__(self, uploads, context, state):
-        updates = checked_upload(uploads, context)
-        lengths = updates.square().sum(1) + 1e-12
-        weights = lengths / lengths.sum()
-        shares = weights.double() / weights.double().sum()
-        return Aggregate((weights @ updates)[None], shares.numpy(), {}, {})
-"""),
-    ),
-    "does not look": (
-        "who sends NaN or infinity is named",
-        r"client \d sends nan, and the rule goes on: the step has numbers that are not "
-        r"finite",
-        rule("""
-
-class Broken(Rule):
-    def __call__(self, uploads, context, state):
-        updates = uploads["update"]
-        return Aggregate(updates.double().mean(0)[None].to(updates), None, dict(state), {})
-"""),
-    ),
-    "half": (
-        "weights are one a client, none below zero, and sum to 1",
-        r"the weights sum to 0\.5 \(3 clients",
-        rule("""
-
-class Broken(Rule):
-    def __call__(self, uploads, context, state):
-        found = mean(uploads, context, state)
-        return found._replace(weights=found.weights / 2)
-"""),
-    ),
-    "alone": (
-        "one client is a cohort",
-        r"`require` accepts one client, but then it raises IndexError: .* at "
-        r"broken\.py, line \d+ \(1 client, 3 parameters, seed 0\); handle one client, or "
-        r"let `require`",
-        rule("""
-
-class Broken(Rule):
-    def __call__(self, uploads, context, state):
-        uploads["update"][1]
-        return mean(uploads, context, state)
-"""),
-    ),
-    "drifts": (
-        "zero updates are a zero step",
-        r"updates are all zero, and the step is 0\.01",
-        rule("""
-
-class Broken(Rule):
-    def __call__(self, uploads, context, state):
-        found = mean(uploads, context, state)
-        return found._replace(steps=found.steps + 0.01)
-"""),
-    ),
-    "short": (
-        "float32 is float64 but for rounding",
-        r"steps in float32 and in float64 differ by .*e-\d\d of their size",
-        rule("""
-
-class Broken(Rule):
-    def __call__(self, uploads, context, state):
-        rounded = 1.01 if uploads["update"].dtype == torch.float32 else 1.0
-        return mean(uploads, context, state, rounded)
-"""),
-    ),
-    "looks at blocks": (
-        "memory, pieces and files give the same",
-        r"through columns in blocks of 7 the step differs by .* \(5 clients, 33 parameters",
-        rule("""
-
-class Broken(Rule):
-    def plan(self, rows, context, state):
-        times = 1.0 if hasattr(rows["update"], "tensor") else 1.001
-        shares = np.full(len(context.clients), times / len(context.clients))
-        return Plan(Combination(shares), None, dict(state))
-"""),
-    ),
-}
 TERMS = {
     "flipped sign": (
         "its gradient is the derivative of its value",

@@ -10,16 +10,9 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from fedsdg.aggregation.types import Aggregate, Rule
+from fedsdg.aggregation.types import Combination, Plan, Rule
 from fedsdg.methods.method import Method
 from fedsdg.parts import Range, part
-
-
-def checked_upload(uploads, context):
-    for client, row in zip(context.clients, uploads["update"], strict=True):
-        if not torch.isfinite(row).all():
-            raise ValueError(f"client {client}: the update is not finite; leave it out")
-    return uploads["update"]
 
 
 @part
@@ -30,16 +23,15 @@ class Momentum(Rule):
     "share of the last step in the next one"
 
     def init(self, d, client_samples):
-        return {"m": torch.zeros(d, dtype=torch.float64)}
+        return {"m": torch.zeros(d)}
 
-    def __call__(self, uploads, context, state):
-        updates = checked_upload(uploads, context).double()
+    def plan(self, rows, context, state):
+        updates = rows["update"]
         weights = context.num_samples / context.num_samples.sum()
-        mean = torch.from_numpy(weights) @ updates
-        m = self.beta * state["m"] + mean
-        step = m.clone()
-        new = {"m": m}
-        return Aggregate(step[None].to(uploads["update"]), weights, new, {})
+        past = self.beta * state["m"]
+        step = Combination(weights, offset=past)
+        new = {"m": updates.vector(step)}
+        return Plan(step, weights, new)
 
 
 METHODS = {"momentum": Method("FedAvgM", rule=Momentum())}
@@ -106,6 +98,7 @@ from fedsdg.methods.method import Method
 from fedsdg.parts import part
 
 
+@part
 class Clipped(Rule):
     def plan(self, rows, context, state):
         norms = rows["update"].measure().norms
@@ -133,130 +126,131 @@ METHODS = {"clipped": Method("Clipped", rule=Clipped(), objective=(Drift(),))}
 """
 #: A rule that draws noise from the round's own stream is right, too.
 NOISE = MOMENTUM.replace(
-    "step = m.clone()",
+    'past = self.beta * state["m"]',
     "draw = torch.Generator().manual_seed(context.round)\n        "
-    "step = m + 1e-3 * torch.randn(len(m), generator=draw, dtype=m.dtype)",
+    "past = 1e-3 * torch.randn(updates.d, generator=draw) + self.beta * state['m']",
 )
 FILES = {"momentum": MOMENTUM, "own": OWN, "planned": PLANNED, "noise": NOISE}
 
-FOLLOWS = "no step points against the updates"
-PACE = "the same updates move the model as far in later rounds"
-FALLS = "the loss falls as by the mean"
-READ = "its state changes, and is read"
-STATE = "it goes on from its state alone"
 WORKS = "it works on small rounds"
-STAY = "uploads and state stay as they are"
-WEIGHTS = "weights are one a client, none below zero, and sum to 1"
+REPEATS = "the same call gives the same result"
+PURE = "uploads, state and context stay as they are"
+WEIGHTS = "weights sum to 1"
+ORDER = "the order of the clients does not matter"
+STATE = "it goes on from its state alone"
+FOLLOWS = "its steps follow the updates"
+DOORS = "memory, files and ranks give the same"
 NAMES = "clients keep what `keeps` names"
 GIVEN = "what its methods are given stays as it is"
 ALONE = "a client's own model is made of its own data"
 USED = "kept models are used"
 
 FIRST = "until it has one, a client uses what it downloads"
-ORDER = "the order of the clients does not matter"
-ZERO = "zero updates are a zero step"
-SUM = "torch.from_numpy(weights) @ updates"
 SHARES = "weights = context.num_samples / context.num_samples.sum()"
-
-STEP, M, NEW = "step = m.clone()", 'm = self.beta * state["m"] + mean', 'new = {"m": m}'
+PAST, STEP = 'past = self.beta * state["m"]', "step = Combination(weights, offset=past)"
+NEW, PLAN = 'new = {"m": updates.vector(step)}', "return Plan(step, weights, new)"
 MINE, MODELS = "mine = result.theta", 'mine = kept["mine"]'
 BUGS = {
     "the server steps uphill": (
-        "momentum", STEP, "step = -m", "failed", FOLLOWS, "step of round 1 points against it",
+        "momentum", STEP, "step = Combination(-weights, offset=past)", "failed", FOLLOWS,
+        "all clients send the same update in 8 rounds, and the steps are -3.6 times as long",
     ),
     "noise, and the server steps uphill": (
-        "noise", "step = m + 1e-3", "step = -m + 1e-3", "failed", FOLLOWS, "mean of 8 draws",
+        "noise", STEP, "step = Combination(-weights, offset=past)", "failed", FOLLOWS, "are -3.6",
     ),
-    "noise, and momentum is taken off": (
-        "noise", 'm = self.beta * state["m"] + mean', 'm = mean - self.beta * state["m"]',
-        "warning", PACE, "mean of 8 draws",
-    ),
-    "momentum turns the second step": (
-        "momentum", STEP, "step = 2 * mean - m", "failed", FOLLOWS, "step of round 3 points agai",
-    ),
-    "momentum is taken off": (
-        "momentum", M, 'm = mean - self.beta * state["m"]', "warning", PACE, "are 1, 0.1, 0.91 tim",
-    ),
-    "momentum is taken off, a little": (
-        "momentum", M, 'm = mean - 0.3 * state["m"]', "warning", PACE, "shorter and longer in turn",
-    ),
-    "the state is returned as it came": (
-        "momentum", NEW, "new = dict(state)", "warning", READ, "'m' stays as `init` made it",
-    ),
-    "the state is set back": (
-        "momentum", NEW, 'new = {"m": -0 * m}', "warning", READ, "'m' stays as `init` made it",
-    ),
-    "the state is lost": (
-        "momentum", NEW, "new = {}", "failed", STATE, "holds [], but `init` made ['m']",
-    ),
-    "the state is not read": (
-        "momentum", M, "m = mean", "warning", READ, "depends on the state 'm'",
-    ),
-    "the state is an upload": (
-        "momentum", NEW, 'new = {"m": uploads["update"][np.argmin(context.clients)]}',
-        "failed", STAY, "is a view of the upload 'update'",
-    ),
-    "the state is an array": (
-        "momentum", NEW, 'new = {"m": m.numpy()}', "failed", WORKS, "a ndarray as the state 'm'",
+    "momentum turns later steps": (
+        "momentum", PLAN, "other = Combination(2 * weights, offset=-new['m'])\n        "
+        "return Plan(other, weights, new)", "failed", FOLLOWS, "are -1.6 times as long along it",
     ),
     "the step is divided twice": (
-        "momentum", STEP, "step = m / len(updates)", "warning", FALLS, "by the plain mean",
-    ),
-    "the mean along the wrong axis": (
-        "momentum", SUM, "updates.mean(1)", "failed", WORKS, "m",
+        "planned", "weights * factors", "weights * factors / len(norms)", "warning", FOLLOWS,
+        "the first step is 0.2 times as long, the mean of all 0.2 (5 clients",
     ),
     "the sum in place of the mean": (
-        "momentum", SUM, "updates.sum(0)", "warning", FALLS, "first step is 5 times as long",
+        "momentum", STEP, STEP.replace("weights", "0 * weights + 1"), "warning", FOLLOWS,
+        "the first step is 5 times as long",
     ),
-    "the mean over all clients of the federation": (
-        "planned", "weights * factors", "weights * factors * len(norms) / context.num_clients",
-        "warning", FALLS, "by the plain mean",
+    "a length that may be zero": (
+        "planned", "weights * factors", "norms / norms.sum()", "failed", FOLLOWS,
+        "returned the coefficients [nan nan",
+    ),
+    "a step of its own": (
+        "momentum", PAST, "past = state['m'] * 0 + 0.01", "failed", FOLLOWS,
+        "updates are all zero, and the step is 0.01",
+    ),
+    "the state is lost": (
+        "momentum", NEW, "new = {}", "failed", WORKS, "the state [], but `init` made ['m']",
+    ),
+    "the state is an array": (
+        "momentum", NEW, 'new = {"m": updates.vector(step).numpy()}', "failed", WORKS,
+        "the state 'm' as ndarray [3], but `init` made Tensor [3]",
+    ),
+    "the state is changed in place": (
+        "momentum", PAST, 'past = state["m"].add_(1)', "failed", PURE,
+        "the state 'm' is changed in place",
+    ),
+    "the context is changed": (
+        "momentum", SHARES, "context.num_samples[0] = 1\n        " + SHARES, "failed", PURE,
+        "the context 'num_samples' is changed in place",
     ),
     "the samples of the next client": (
         "momentum", SHARES, SHARES.replace("num_samples /", "num_samples[::-1] /"),
-        "failed", ORDER, "the step is another",
-    ),
-    "the context is changed": (
-        "momentum", "weights = context", "context.num_samples[0] = 1\n        weights = context",
-        "failed", STAY, "the context 'num_samples' is changed in place",
-    ),
-    "random numbers of the process": (
-        "momentum", STEP, "step = m + 1e-3 * torch.randn(len(m))", "failed",
-        "the same call gives the same result", "gives another step",
-    ),
-    "parameters in place of steps": (
-        "momentum", STEP, "step = context.models[0].double() + m", "failed", ZERO, "the step is",
-    ),
-    "a length that may be zero": (
-        "momentum", STEP, "step = m * mean.norm() / updates.norm(dim=1).mean()", "failed", ZERO,
-        "not finite",
-    ),
-    "half precision": (
-        "momentum", SUM, f"({SUM}).half().double()", "failed", "large updates stay finite", "1e+06",
-    ),
-    "a counter on the rule": (
-        "momentum", STEP, "object.__setattr__(self, 'beta', self.beta / 2); step = m.clone()",
-        "failed", STATE, "in round 2 a rule that was given the stored state of round 1",
+        "failed", ORDER, "the step is another (by up to",
     ),
     "state by place in the cohort": (
-        "momentum", NEW, 'm[: len(updates)] += updates[:, 0][: len(m)]; new = {"m": m}', "failed",
+        "momentum", NEW, "new = {'m': updates.vector(step) + updates.numbers()[0, 0]}", "failed",
         ORDER, "the state 'm' is another",
     ),
+    "random numbers of the process": (
+        "momentum", PAST, "past = 1e-3 * torch.randn(updates.d)", "failed", REPEATS,
+        "gives another step the second time",
+    ),
+    "a counter on the rule": (
+        "momentum", PAST, PAST + "\n        object.__setattr__(self, 'beta', self.beta / 2)",
+        "failed", STATE, "in round 2 a rule that was given the stored state of round 1",
+    ),
+    "weights of a half": (
+        "momentum", PLAN, "return Plan(step, weights / 2, new)", "failed", WEIGHTS, "sum to 0.5",
+    ),
     "a weight too few": (
-        "momentum", "weights, new", "weights[1:], new", "failed", WEIGHTS, "are [2] for 3 clients",
+        "momentum", PLAN, "return Plan(step, weights[1:], new)", "failed", WORKS, "the weights []",
     ),
     "weights below zero": (
-        "momentum", "weights, new", "9 * weights - 8 / len(weights), new",
-        "failed", WEIGHTS, "a weight is -1.",
+        "momentum", PLAN, "return Plan(step, 9 * weights - 8 / len(weights), new)", "failed", WORKS,
+        "a weight below 0",
+    ),
+    "complex coefficients": (
+        "planned", "weights * factors", "weights * factors * (1 + 0j)", "failed", WORKS, "finite n",
+    ),
+    "a coefficient too few": (
+        "planned", "Combination(coefficients)", "Combination(coefficients[1:])", "failed", WORKS,
+        "the coefficients []; return 1 finite numbers",
+    ),
+    "no plan": (
+        "momentum", "def plan(self, rows, ", "def __call__(self, rows, ", "failed", WORKS,
+        "above it, or defines no `plan` (1 client, 3 parameters, seed 0); return a `Plan`",
+    ),
+    "an unknown upload": (
+        "momentum", 'rows["update"]', 'rows["updates"]', "failed", WORKS,
+        "it raises KeyError: 'updates' at planted.py, line 24 (1 client",
+    ),
+    "two clients at least": (
+        "momentum", STEP, "updates.numbers()[1]\n        " + STEP, "failed", WORKS, "IndexError",
     ),
     "the rule ends the process": (
         "momentum", STEP, "sys.exit(0)", "failed", WORKS, "calls sys.exit(0) at planted.py, line",
     ),
-    "complex coefficients": (
-        "planned", "weights * factors", "weights * factors * (1 + 0j)", "failed", None, "omplex",
+    "how columns are cut": (
+        "momentum", STEP, "step = Combination(weights * len(updates.columns), offset=past)",
+        "failed", DOORS, "through parameters in memory the step is another",
     ),
-    "a coefficient too few": (
-        "planned", "Combination(coefficients)", "Combination(coefficients[1:])", "failed", None, "",
+    "the length of a rank's columns": (
+        "momentum", STEP, "length = float(updates.vector(Combination(weights)).norm())\n        "
+        "step = Combination(weights * max(1, length / 2), offset=past)", "failed", DOORS,
+        "through ranks the step is another",
+    ),
+    "the server's model": (
+        "momentum", PAST, "past = 0 * context.models[0]", "failed", DOORS, "raises TypeError",
     ),
     "a term does not read what it keeps": (
         "planned", ' - rows.state["last"]', "", "warning", "kept vectors are read", "keep 'last'",
@@ -311,14 +305,14 @@ BUGS = {
     ),
 }  # fmt: skip
 #: Other lines that a bug needs as well.
-FURTHER = {"nothing is named": ('keeps: ClassVar[tuple[str, ...]] = ("mine",)', "")}
+FURTHER = {"nothing is named": [('keeps: ClassVar[tuple[str, ...]] = ("mine",)', "")]}
 
 
 def planted(name: str) -> str:
     """The file with a bug in it."""
-    file, right, wrong = BUGS[name][:3]
+    file, *replacement = BUGS[name][:3]
     source = FILES[file]
-    for old, new in ((right, wrong), FURTHER.get(name, (right, wrong))):
-        assert old in source or new in source, name
-        source = source.replace(old, new) if old in source else source
+    for right, wrong in (replacement, *FURTHER.get(name, ())):
+        assert right in source, name
+        source = source.replace(right, wrong)
     return source

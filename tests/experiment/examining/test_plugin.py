@@ -8,7 +8,7 @@ from fedsdg.experiment.examining.findings import FAILED, OK, WARNING
 from fedsdg.experiment.examining.plugin import examine_method, examine_plugin
 from fedsdg.methods.families import METHODS
 from fedsdg.methods.plugins import find_plugin
-from tests.experiment.examining.broken import CHOICES, GOOD, RULES, TERMS
+from tests.experiment.examining.broken import CHOICES, TERMS
 
 
 def failed(folder, source):
@@ -17,14 +17,6 @@ def failed(folder, source):
     file.write_text(source)
     found = list(examine_plugin(find_plugin(str(file))))
     return {(one.part, one.property): one.sentence for one in found if one.outcome == FAILED}
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_a_broken_rule(tmp_path, name):
-    claim, said, source = RULES[name]
-    found = failed(tmp_path, source)
-    assert list(found) == [("method broken, rule Broken", claim)]
-    assert re.match(said, *found.values()), found
 
 
 @pytest.mark.parametrize("name", TERMS)
@@ -43,20 +35,13 @@ def test_a_broken_choice(tmp_path, name):
     assert re.match(said, *found.values()), found
 
 
-def test_a_rule_may_read_what_terms_send_without_saying_so(tmp_path):
-    assert not failed(tmp_path, GOOD)
-
-
 #: Rows of many kinds; the others are examined with the slow tests.
 QUICK = ("fedsdg", "scaffold", "focus", "clustered", "ditto")
 ROWS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in METHODS]
-#: Warnings that a row of the package gives on purpose.
-INTENDED = {("local-only", "the loss falls as by the mean"): "its server never moves a model"}
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_of_the_package_hold_everything(name):
     found = list(examine_method(name, None))
-    wrong = [one for one in found if one.outcome in (FAILED, WARNING)]
-    assert not [one for one in wrong if (name, one.property) not in INTENDED]
-    assert sum(one.outcome == OK for one in found) >= 13
+    assert not [one for one in found if one.outcome in (FAILED, WARNING)]
+    assert sum(one.outcome == OK for one in found) >= 12
