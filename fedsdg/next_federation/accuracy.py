@@ -1,0 +1,108 @@
+"""The accuracy of a client's model: on which images, by which labels, with which weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from fedsdg.next_federation.client_axis import ClientAxis
+
+
+@dataclass(frozen=True)
+class ClientTestView(ClientAxis):
+    """The global test set as each of K clients sees it.
+
+    The accuracy of client k is the sum of the weights of the images that its model gets right.
+    Images appear as the client sees them, under the labels that it uses. Under label skew the
+    images of class c weigh p_k(c) / G_c, for the client's share p_k(c) of the class and the G_c
+    images of the class; otherwise all images weigh the same.
+    """
+
+    index: list[np.ndarray]
+    "[G] sample numbers"
+    labels: list[np.ndarray]
+    "int64 [G]"
+    weights: list[np.ndarray]
+    "[G] of sum 1"
+
+
+def class_weights(held: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
+    """Return the weights of test images for a client, of sum 1.
+
+    Classes that are not among the images are left out, and the shares of the others scaled up.
+
+    Args:
+        held: [C] the client's samples of each class; None: images weigh the same.
+        labels: int64 [G] true classes of the images.
+
+    Returns:
+        float64 [G].
+
+    Raises:
+        ValueError: There is no image of any class that the client holds.
+    """
+    if held is None:
+        return np.full(len(labels), 1 / len(labels))
+    images = np.bincount(labels, minlength=len(held))
+    shares = np.where(images > 0, held, 0).astype(np.float64)
+    if not shares.sum() > 0:
+        raise ValueError(
+            "the global test set has no image of a class that the client holds; raise "
+            "federation.global_images"
+        )
+    by_class = shares / shares.sum() / np.maximum(images, 1)
+    return np.asarray(by_class[labels])
+
+
+def accuracy_of_client(right: np.ndarray, weights: np.ndarray) -> float:
+    """Return the weighted share of images that a client's model gets right.
+
+    Args:
+        right: bool [G].
+        weights: [G] of sum 1.
+    """
+    return math.fsum(weights[right])
+
+
+def mean_accuracy(right: np.ndarray, counts: np.ndarray) -> Fraction:
+    """Return the mean over clients of right_k / n_k, exactly.
+
+    Args:
+        right: int64 [n] samples that each client's model gets right.
+        counts: int64 [n] samples of each client, at least 1.
+    """
+    total = Fraction(0)
+    for size in np.unique(counts).tolist():
+        total += Fraction(int(right[counts == size].sum()), size)
+    return total / len(counts)
+
+
+def selected_round(clients: Iterable[Mapping[str, Any]]) -> int:
+    """Return the round that validation selects: the earliest with the largest mean accuracy.
+
+    The mean is exact, so that no rounding of a sum decides.
+
+    Args:
+        clients: Rows of the clients' record. Those with a `val_accuracy` count, except of clients
+            that never train; it is the share of `n_val` samples.
+
+    Raises:
+        ValueError: No client was evaluated.
+    """
+    evaluated: dict[int, list[tuple[int, int]]] = {}
+    for row in clients:
+        if row.get("val_accuracy") is not None and not row.get("held_out"):
+            right = round(row["val_accuracy"] * row["n_val"])
+            evaluated.setdefault(row["round"], []).append((right, row["n_val"]))
+    if not evaluated:
+        raise ValueError("no client was evaluated; let the run evaluate its last round")
+    scores = {}
+    for number, pairs in evaluated.items():
+        right, counts = np.array(pairs).T
+        scores[number] = mean_accuracy(right, counts)
+    return min(scores, key=lambda number: (-scores[number], number))

@@ -1,0 +1,185 @@
+"""The samples on which clients train, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsdg.next_federation.model_names import even_pays
+
+Batches = list[np.ndarray]
+"""Sample numbers of the batches of one client."""
+Epochs = list[Batches]
+"""The batches of one client, epoch by epoch."""
+
+
+def draw_epochs(
+    indices: np.ndarray, size: int | None, epochs: int, generator: np.random.Generator
+) -> Epochs:
+    """Draw the mini-batches of one client: each epoch holds all samples in a new order.
+
+    Args:
+        indices: [n] sample numbers.
+        size: Samples of a batch, of which the last of an epoch may have fewer; None: all.
+        epochs: Number of epochs.
+        generator: Source of randomness.
+    """
+    drawn = []
+    for _ in range(epochs):
+        order = generator.permutation(indices)
+        step = size or max(1, len(order))
+        drawn.append([order[begin : begin + step] for begin in range(0, len(order), step)])
+    return drawn
+
+
+def all_batches(epochs: Epochs) -> Batches:
+    """Return the batches of all epochs, one epoch after the other."""
+    return [batch for epoch in epochs for batch in epoch]
+
+
+def longest_first(batches: Sequence[Batches]) -> np.ndarray:
+    """Return the positions of clients with batches, by falling number, equals in their order."""
+    counts = np.array([len(given) for given in batches], dtype=np.int64)
+    order = np.argsort(-counts, kind="stable")
+    return order[counts[order] > 0]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The samples of a clients, laid out step by step and sent to the device at once.
+
+    Clients stand longest first, so those still training are the first ones. On a GPU the batches
+    of a step are padded to equal length if that pays; padding has an infinite mass.
+    """
+
+    counts: np.ndarray
+    "[a] steps of each client"
+    drawn: np.ndarray
+    "[a] samples of each client"
+    sizes: list[list[int]]
+    "by step: the images of each client that still trains"
+    index: Tensor
+    "[n] sample numbers"
+    mass: Tensor
+    "[n] float64, what the loss of each image is divided by, so that losses sum to batch means"
+    owner: np.ndarray
+    "[n] step * a + client"
+
+    @classmethod
+    def plan(
+        cls,
+        batches: Sequence[Batches],
+        labels: Tensor,
+        weights: Tensor | None,
+        for_gates: Tensor | None,
+        *,
+        whole: bool = False,
+    ) -> Steps:
+        """Lay out batches.
+
+        Args:
+            batches: Of each of a clients, longest first.
+            labels: [N] of all samples; their device is that of the steps.
+            weights: [N] of all samples in a mean; None: all are equal.
+            for_gates: bool [N], samples that teach gates alone; None: there are none.
+            whole: Whether all batches of a client are one, so that losses sum to the mean over it.
+        """
+        counts = np.array([len(given) for given in batches])
+        pieces: list[np.ndarray] = []
+        lengths: list[int] = []
+        sizes: list[list[int]] = []
+        for step in range(int(counts.max())):
+            now = [given[step] for given in batches if len(given) > step]
+            drawn = [len(batch) for batch in now]
+            lengths += drawn
+            if labels.device.type != "cpu" and even_pays(drawn):
+                longest = max(drawn)
+                now = [np.pad(batch, (0, longest - len(batch)), mode="edge") for batch in now]
+            pieces += now
+            sizes.append([len(batch) for batch in now])
+        return cls._assemble(counts, pieces, lengths, sizes, labels, weights, for_gates, whole)
+
+    @classmethod
+    def _assemble(
+        cls,
+        counts: np.ndarray,
+        pieces: list[np.ndarray],
+        lengths: list[int],
+        sizes: list[list[int]],
+        labels: Tensor,
+        weights: Tensor | None,
+        for_gates: Tensor | None,
+        whole: bool,
+    ) -> Steps:
+        """Join batches, padded where they are shorter than they stand, and compute masses."""
+        clients = len(counts)
+        stands = np.array([len(piece) for piece in pieces])
+        index = np.concatenate(pieces)
+        position = np.arange(len(index)) - np.repeat(np.cumsum(stands) - stands, stands)
+        real = position < np.repeat(lengths, stands)
+        owners = []
+        for step, now in enumerate(sizes):
+            owners += [step * clients + client for client in range(len(now))]
+        owner = np.repeat(owners, stands)
+        shares = real.astype(np.float64)
+        if weights is not None:
+            shares *= weights[torch.from_numpy(index).to(weights.device)].cpu().numpy()
+        group = owner % clients if whole else owner
+        mass = np.where(real, np.bincount(group, shares)[group], np.inf)
+        steps = cls(
+            counts=counts,
+            drawn=np.bincount(owner[real] % clients, minlength=clients),
+            sizes=sizes,
+            index=torch.from_numpy(index),
+            mass=torch.from_numpy(mass),
+            owner=owner,
+        )
+        if for_gates is not None:
+            steps = steps._with_gates_apart(for_gates.cpu().numpy()[index])
+        device = labels.device
+        return replace(steps, index=steps.index.to(device), mass=steps.mass.to(device))
+
+    def _with_gates_apart(self, for_gates: np.ndarray) -> Steps:
+        """Split each client into two in every step: its other samples, and those for gates."""
+        clients = len(self.counts)
+        step, client = np.divmod(self.owner, clients)
+        order = np.lexsort((client, for_gates, step))
+        cells = (step * 2 + for_gates) * clients + client
+        counts = np.bincount(cells, minlength=len(self.sizes) * 2 * clients)
+        counts = counts.reshape(-1, 2, clients)
+        sizes = []
+        for counts_now, now in zip(counts, self.sizes, strict=True):
+            sizes.append(counts_now[:, : len(now)].flatten().tolist())
+        place = torch.from_numpy(order)
+        return replace(
+            self,
+            sizes=sizes,
+            index=self.index[place],
+            mass=self.mass[place],
+            owner=self.owner[order],
+        )
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """Where each step begins among all samples, and where the last one ends."""
+        return np.cumsum([0, *map(sum, self.sizes)]).tolist()
+
+    def active(self, step: int) -> int:
+        """Return how many clients still train."""
+        return int((self.counts > step).sum())
+
+    def __getitem__(self, step: int) -> tuple[Tensor, Tensor, list[int]]:
+        """Return the sample numbers and masses of a step, and the images of each client."""
+        samples = slice(self.ends[step], self.ends[step + 1])
+        return self.index[samples], self.mass[samples], self.sizes[step]
+
+    def mean_losses(self, losses: Tensor) -> np.ndarray:
+        """Return the mean loss by step and client [steps, a] from losses [n] over masses."""
+        cells = len(self.sizes) * len(self.counts)
+        sums = np.bincount(self.owner, losses.double().cpu().numpy(), minlength=cells)
+        return sums.reshape(len(self.sizes), len(self.counts))

@@ -1,0 +1,211 @@
+"""Checkpoints: a federation between two rounds as one file, from which it goes on bit for bit.
+
+`round~N~HASH.safetensors` holds the server, the rows of clients that have trained, what observers
+remember and, as JSON in its metadata, the records and all that the run depends on. HASH is that of
+the file. Two files are kept; one whose bytes are not those of its name gives way to the one before
+it. Optimisers and random streams need no place: the former start afresh in each round or are rows
+of clients, the latter are addressed by the round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from fedsdg.files import write_bytes
+from fedsdg.next_federation.setup import Server, Setup, Updates
+from fedsdg.next_federation.store import ClientStore, Counts
+
+KEPT = 2
+"""Number of checkpoints that are kept."""
+SHARE = 0.05
+"""Saving takes at most this share of the time."""
+_NAME = re.compile(r"round~(\d+)~([0-9a-f]{16})\.safetensors")
+_FACTS = "fedsdg"
+
+
+class Checkpoints:
+    """The newest checkpoints of one run, in a folder of their own."""
+
+    def __init__(self, folder: Path, made_for: Mapping[str, Any]) -> None:
+        """Name the folder.
+
+        Args:
+            folder: It is created with the first checkpoint.
+            made_for: What the run depends on, in JSON's types; checkpoints that were made for
+                anything else are refused.
+        """
+        self.folder = folder
+        self.made_for = json.loads(json.dumps(made_for))
+        self._saved_at = time.monotonic()
+        self._seconds = 0.0
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder, which one process at a time may do.
+
+        Raises:
+            BlockingIOError: Another process holds it.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+
+    def due(self, seconds: float) -> bool:
+        """Return whether the last checkpoint is so many seconds old, and saving is cheap enough."""
+        return time.monotonic() - self._saved_at >= max(seconds, self._seconds / SHARE)
+
+    def save(
+        self, t: int, setup: Setup, server: Server, store: ClientStore, records: Mapping[str, Any]
+    ) -> None:
+        """Save the state after round t.
+
+        Args:
+            t: The round.
+            setup: The federation, whose observers remember something.
+            server: The server after the round.
+            store: What clients keep.
+            records: The records so far and further facts, in JSON's types.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        started = time.monotonic()
+        clients = np.flatnonzero(store.counts.trained)
+        tensors = {"models": server.models, "now": torch.tensor(server.now, dtype=torch.float64)}
+        tensors |= _named("state", server.state)
+        tensors |= _named("counts", store.counts)
+        tensors |= _named("clients", clients)
+        for name in store.first:
+            tensors[f"rows.{name}"] = store.read(name, clients)
+        if server.in_flight is not None:
+            tensors |= _named("in_flight", server.in_flight)
+        for number, observer in enumerate(setup.observers):
+            tensors |= _named(f"observer.{number}", observer.state)
+        facts = json.dumps({"made_for": self.made_for, "records": records})
+        content = save({n: x.contiguous().cpu() for n, x in tensors.items()}, {_FACTS: facts})
+        name = f"round~{t}~{_digest(content)}.safetensors"
+        write_bytes(self.folder / name, content, durable=True)
+        for file in self._newest_first()[KEPT:]:
+            file.unlink()
+        self._saved_at = time.monotonic()
+        self._seconds = self._saved_at - started
+
+    def restore(
+        self, setup: Setup, server: Server, store: ClientStore
+    ) -> tuple[int, Server, dict[str, Any]] | None:
+        """Restore the newest checkpoint that is whole; damaged ones are deleted.
+
+        Args:
+            setup: The federation, whose observers get back what they remembered.
+            server: The server before the first round.
+            store: What clients keep before it; it is written.
+
+        Returns:
+            The round, the server after it and the records; None if there is no checkpoint.
+
+        Raises:
+            ValueError: The checkpoint was made for another run.
+        """
+        for file in self._newest_first():
+            found = _read(file)
+            if found is None:
+                file.unlink()
+                continue
+            tensors, facts = found
+            if facts["made_for"] != self.made_for:
+                raise ValueError(f"{file} was made for another run; delete {self.folder}")
+            counts = {name: value.numpy() for name, value in _below("counts", tensors).items()}
+            store.write(_below("rows", tensors), tensors["clients"].numpy())
+            store.counts = Counts(**counts)
+            for number, observer in enumerate(setup.observers):
+                observer.state = _below(f"observer.{number}", tensors)
+            like = server.models
+            state = {name: x.to(like.device) for name, x in _below("state", tensors).items()}
+            after = Server(
+                models=tensors["models"].to(like),
+                state=state,
+                in_flight=_updates(_below("in_flight", tensors), like.device),
+                now=float(tensors["now"]),
+            )
+            return _round_of(file), after, facts["records"]
+        return None
+
+    def remove(self) -> None:
+        """Delete all checkpoints of the run."""
+        for file in self._newest_first():
+            file.unlink()
+        (self.folder / "lock").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+    def _newest_first(self) -> list[Path]:
+        files = [file for file in self.folder.glob("round~*") if _NAME.fullmatch(file.name)]
+        return sorted(files, key=_round_of, reverse=True)
+
+
+def _round_of(file: Path) -> int:
+    return int(file.name.split("~")[1])
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Return the tensors and facts of a checkpoint; None if it is damaged."""
+    match = _NAME.fullmatch(file.name)
+    if match is None or _digest(file.read_bytes()) != match[2]:
+        return None
+    with safe_open(file, "pt") as stored:
+        facts = json.loads(stored.metadata()[_FACTS])
+        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    return tensors, facts
+
+
+def _named(prefix: str, value: Any) -> dict[str, Tensor]:
+    """Return a dataclass, a mapping, an array or a tensor as named tensors."""
+    if isinstance(value, Updates | Counts):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        named: dict[str, Tensor] = {}
+        for key, entry in value.items():
+            named |= _named(f"{prefix}.{key}", entry)
+        return named
+    return {prefix: torch.from_numpy(value) if isinstance(value, np.ndarray) else value}
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors below a prefix, by the rest of their names."""
+    start = f"{prefix}."
+    return {
+        name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)
+    }
+
+
+def _updates(tensors: Mapping[str, Tensor], device: torch.device) -> Updates | None:
+    if not tensors:
+        return None
+    rows = {name: value.to(device) for name, value in _below("rows", tensors).items()}
+    return Updates(
+        clients=tensors["clients"].numpy(),
+        born=tensors["born"].numpy(),
+        due=tensors["due"].numpy(),
+        norms=tensors["norms"].numpy(),
+        rows=rows,
+    )

@@ -1,0 +1,1 @@
+"""Conditions under which a method is tried, one in a file."""

@@ -1,0 +1,174 @@
+"""Clients that differ from the others: by the names of classes, or by how they see images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+
+from fedsdg.files.columns import Column
+from fedsdg.next_federation.client_groups import client_groups, clients_in
+from fedsdg.next_federation.conditions.condition import ClientData, Condition
+from fedsdg.next_federation.transforms import View
+from fedsdg.parts import Absent, Range, part
+from fedsdg.rng import stream
+
+# Addresses of what clients and groups draw, below the stream that draws who differs.
+_CLIENT = 1
+_GROUP = 2
+
+
+@part
+class Difference(Condition):
+    """A share of the clients differ from the others."""
+
+    stream_name: ClassVar[str] = ""
+    "the random stream that draws who differs, and how"
+
+    share: Annotated[float, Range(0, 1)] = 0.5
+    """share of the clients that differ, rounded to whole clients (halves up); those of a smaller
+    share are among those of a larger one, and 0, which is nobody, is allowed as a control"""
+    per: Literal["client", "group"] = "client"
+    "each differs in its own way (`client`), or in the way of its `group`"
+    groups: Annotated[int, Range(1)] = 1
+    "how many groups there are, as equal in size as can be"
+
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("clients", "conflicts", "bool", "whether it differs from the others"),
+        Column("clients", "group", "int32", "who differ in the same way; −1: who do not differ"),
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse a number of groups where each client is a group."""
+        if self.per == "client" and self.groups != 1:
+            raise ValueError(
+                f"groups is {self.groups}, but per: client makes every client a group of its own; "
+                "write per: group, or remove groups"
+            )
+
+    def count(self, num_clients: int) -> int:
+        """Return how many of K clients differ, share * K with halves rounded up.
+
+        Raises:
+            ValueError: There are more groups than clients that differ.
+        """
+        count = clients_in(self.share, num_clients)
+        if count and self.groups > count:
+            raise ValueError(
+                f"groups is {self.groups}, but only {count} of {num_clients} clients differ; "
+                "lower it, or raise share"
+            )
+        return count
+
+    def draw(
+        self, data: ClientData
+    ) -> tuple[ClientData, dict[int, Callable[..., np.random.Generator]]]:
+        """Draw which clients differ.
+
+        Returns:
+            The data with the columns `conflicts` and `group`, and for each client that differs the
+            generators, by further addresses, from which it draws in which way; they are the same
+            within a group.
+        """
+        count = self.count(data.num_clients)
+        groups = self.groups if self.per == "group" else None
+        generator = stream(self.stream_name, data.seed)
+        group = client_groups(data.num_clients, count, groups, generator)
+        draws: dict[int, Callable[..., np.random.Generator]] = {}
+        for client in np.flatnonzero(group >= 0).tolist():
+            address = (_CLIENT, client) if groups is None else (_GROUP, int(group[client]))
+            draws[client] = partial(stream, self.stream_name, data.seed, *address)
+        return data.with_facts(conflicts=group >= 0, group=group), draws
+
+
+@part
+class LabelConflict(Difference):
+    """A share of the clients permute the names of some classes in a cycle.
+
+    Their training, validation and test labels follow; the global test set keeps its labels.
+    """
+
+    stream_name: ClassVar[str] = "label-conflict"
+
+    classes: Annotated[int, Range(0)] = 2
+    """number of labels, drawn at random, that are permuted cyclically in random order; 0, as a
+    control: both groups are there, and all labels stay as they are"""
+
+    columns: ClassVar[tuple[Column, ...]] = (
+        *Difference.columns,
+        Column("clients", "relabelled", "float64", "share of its samples that it names otherwise"),
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse a cycle of one label."""
+        super().__post_init__()
+        if self.classes == 1:
+            raise ValueError(
+                "classes is 1, but a cycle needs 2 labels or more; write 0 for none, or at least 2"
+            )
+
+    def require_classes(self, num_classes: int, dataset: str = "the data set") -> None:
+        """Raise ValueError for a cycle over more labels than a data set has."""
+        if self.classes > num_classes:
+            raise ValueError(
+                f"conditions.label_conflict.classes is {self.classes}, but {dataset} has only "
+                f"{num_classes} classes; lower it"
+            )
+
+    def prepare(self, data: ClientData) -> ClientData:
+        """Rename the labels of clients that differ."""
+        self.require_classes(data.num_classes)
+        data, draws = self.draw(data)
+        names = data.class_names.copy()
+        for client, draw in draws.items():
+            cycle = draw().permutation(data.num_classes)[: self.classes]
+            names[client, cycle] = np.roll(cycle, -1)
+        held = data.owner >= 0
+        owner = data.owner[held]
+        labels = data.labels.copy()
+        labels[held] = names[owner, labels[held]]
+        changed = labels[held] != data.labels[held]
+        totals = np.bincount(owner, minlength=data.num_clients)
+        relabelled = np.bincount(owner, changed, minlength=data.num_clients) / totals
+        return replace(data, labels=labels, class_names=names).with_facts(relabelled=relabelled)
+
+
+@part
+class FeatureShift(Difference):
+    """A share of the clients see other images; the global test set stays as it is."""
+
+    stream_name: ClassVar[str] = "feature-shift"
+
+    kind: Literal["invert", "rotate", "noise"] = "invert"
+    """`invert` (255 − x, the same for everybody), `rotate` (by `angle`, or else by one between 15°
+    and 60° either way; bilinear), or `noise` (of standard deviation 0.25 of full ink, drawn once
+    for an image and whoever sees it)"""
+    angle: Annotated[float | None, Range(-180, 180), Absent(None)] = None
+    """with `kind: rotate`: degrees, counter-clockwise, by which all who differ see images turned;
+    null: drawn for each client, or for each group"""
+
+    def __post_init__(self) -> None:
+        """Refuse an angle for what does not rotate."""
+        super().__post_init__()
+        if self.angle is not None and self.kind != "rotate":
+            raise ValueError(
+                f"angle is {self.angle:g}, but kind is {self.kind}; write kind: rotate, or remove "
+                "angle"
+            )
+
+    def prepare(self, data: ClientData) -> ClientData:
+        """Give the clients that differ their views; equal views are one object."""
+        data, draws = self.draw(data)
+        same = self.kind == "invert" or self.angle is not None
+        views: dict[int, View] = {}
+        by_group: dict[int, View] = {}
+        for client, draw in draws.items():
+            group = 0 if same else int(data.facts["group"][client])
+            source = partial(stream, self.stream_name, data.seed) if same else draw
+            if group not in by_group:
+                by_group[group] = View(self.kind, source, self.angle)
+            views[client] = by_group[group]
+        return replace(data, views=views)

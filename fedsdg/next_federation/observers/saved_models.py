@@ -1,0 +1,184 @@
+"""The models of a run that are kept: those of the server, and those that clients use.
+
+They are written in terms that need nothing of this package: adapters, heads, weights (`Portable`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from fedsdg.files import atomic_path, canonical_json
+from fedsdg.next_federation.accuracy import mean_accuracy
+from fedsdg.next_federation.model_names import Portable, views
+from fedsdg.next_federation.observers.observer import Observer, RoundView
+from fedsdg.next_federation.setup import Setup
+
+_FACTS = "fedsdg"
+
+
+class ModelSaver(Observer):
+    """Remembers all models, as they are in the round that validation selects or in the last."""
+
+    def __init__(self, choice: Literal["selected", "last"]) -> None:
+        """Create one for the `selected` round or for the `last`."""
+        super().__init__()
+        self.choice = choice
+
+    def observe(self, view: RoundView) -> None:
+        """Take the models of a round, if they are to be kept so far."""
+        evaluation = view.evaluation
+        if evaluation is None or not (view.last or self.choice == "selected"):
+            return
+        setup = view.setup
+        sizes = np.array([len(setup.shards.val[k]) for k in evaluation.clients])
+        if self.choice == "selected" and self.state:
+            best = mean_accuracy(self.state["right"].numpy(), self.state["sizes"].numpy())
+            if mean_accuracy(evaluation.right, sizes) <= best:
+                return
+        models = evaluation.models
+        self.state = {
+            "round": torch.tensor(view.t),
+            "right": torch.from_numpy(evaluation.right),
+            "sizes": torch.from_numpy(sizes),
+            "server": view.after.models.cpu(),
+            "models": models.models.cpu(),
+            "which": torch.from_numpy(models.which),
+            "uses_private": torch.from_numpy(models.uses_private),
+            "private": models.kept.read("private", np.arange(setup.num_clients)).cpu(),
+        }
+
+
+@dataclass(frozen=True)
+class SavedModels:
+    """Models by name: `global`, or `server~{c}` if there are several, and `client~{k}`."""
+
+    round: int
+    "after which they were taken"
+    models: Mapping[str, Portable]
+    uses: tuple[str | None, ...]
+    "[K] the model that each client uses; None: one that cannot be put in such terms"
+    beside: Mapping[str, str]
+    "for a client's model that is another one and an addition, the name of that"
+    unavailable: Mapping[str, str]
+    "why there are no models of a kind, `server` or `clients`"
+
+    def write(self, file: Path, facts: Mapping[str, Any]) -> None:
+        """Write the models with further facts; equal models give equal bytes."""
+        described = {
+            **facts,
+            "round": self.round,
+            "uses": list(self.uses),
+            "beside": dict(self.beside),
+            "unavailable": dict(self.unavailable),
+            "models": {
+                name: {"scale": model.scale, "own_rank": model.own_rank}
+                for name, model in self.models.items()
+            },
+        }
+        tensors = {}
+        for name, model in self.models.items():
+            for tensor, value in model.tensors().items():
+                tensors[f"{name}/{tensor}"] = value
+        # One entry alone: safetensors writes several in no fixed order.
+        content = safetensors.torch.save(tensors, {_FACTS: canonical_json(described)})
+        with atomic_path(file) as temporary:
+            temporary.write_bytes(content)
+
+
+def read_saved(file: Path) -> tuple[SavedModels, dict[str, Any]]:
+    """Read what `SavedModels.write` wrote.
+
+    Returns:
+        The models, and all facts.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    try:
+        with safetensors.safe_open(file, "pt") as stored:
+            facts = json.loads((stored.metadata() or {})[_FACTS])
+            parts: dict[str, dict[str, Tensor]] = {name: {} for name in facts["models"]}
+            for key in stored.keys():  # noqa: SIM118
+                name, _, tensor = key.partition("/")
+                parts[name][tensor] = stored.get_tensor(key)
+        models = {}
+        for name in sorted(parts, key=_position):
+            described = facts["models"][name]
+            models[name] = Portable.of_tensors(
+                parts[name], described["scale"], described["own_rank"]
+            )
+        saved = SavedModels(
+            round=facts["round"],
+            models=models,
+            uses=tuple(facts["uses"]),
+            beside=facts["beside"],
+            unavailable=facts["unavailable"],
+        )
+        return saved, facts
+    except (safetensors.SafetensorError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"the models in {file} are damaged ({error}); delete the run's folder and run it again"
+        ) from error
+
+
+def _position(name: str) -> tuple[bool, int]:
+    """Return the place of a model: the server's first, each kind by its numbers."""
+    kind, _, number = name.partition("~")
+    return kind == "client", int(number or 0)
+
+
+def saved_models(setup: Setup, state: Mapping[str, Tensor]) -> SavedModels:
+    """Return the models that a `ModelSaver` remembers, put in terms of other libraries.
+
+    Args:
+        setup: The federation.
+        state: Of the observer.
+    """
+    layout = setup.layout
+    frozen = {spec.name for spec in layout.private if spec.group == "frozen"}
+    initial = views(setup.private[None], layout.private)
+    common = {name: value for name, value in initial.items() if name in frozen}
+    models: dict[str, Portable] = {}
+    unavailable: dict[str, str] = {}
+    several = len(state["server"]) > 1
+    servers = {f"server~{c}" if several else "global": row for c, row in enumerate(state["server"])}
+    try:
+        for name, row in servers.items():
+            named = {**views(row[None], layout.communicated), **common}
+            models[name] = setup.model.portable(named, private=False)
+    except ValueError as error:
+        unavailable["server"] = str(error)
+    uses: list[str | None] = []
+    beside: dict[str, str] = {}
+    for client, model in enumerate(state["which"].tolist()):
+        row = state["models"][model]
+        base = next((name for name, its in servers.items() if torch.equal(row, its)), None)
+        branch = bool(state["uses_private"][client]) and layout.own_parameters > 0
+        named = views(row[None], layout.communicated)
+        named |= views(state["private"][client][None], layout.private)
+        # A tuned copy may differ in what is frozen otherwise.
+        tuned = any(not torch.equal(named[name], value.cpu()) for name, value in common.items())
+        if base is not None and not (branch or tuned) and layout.global_model:
+            uses.append(base)
+            continue
+        name = f"client~{client}"
+        try:
+            models[name] = setup.model.portable(named, private=branch)
+        except ValueError as error:
+            unavailable["clients"] = str(error)
+            uses.append(None)
+            continue
+        uses.append(name)
+        if base is not None and models[name].own_rank:
+            beside[name] = base
+    return SavedModels(int(state["round"]), models, tuple(uses), beside, unavailable)

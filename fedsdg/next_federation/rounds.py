@@ -1,0 +1,131 @@
+"""A round: who trains and with what (`begin`), and what the server makes of it (`finish`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedsdg.next_federation.clients import download, updated_rows
+from fedsdg.next_federation.conditions.condition import Participation
+from fedsdg.next_federation.evaluation import evaluate
+from fedsdg.next_federation.observers.observer import RoundView
+from fedsdg.next_federation.participation import select_participants
+from fedsdg.next_federation.records import client_rows, require_declared, round_row
+from fedsdg.next_federation.server import aggregate, deliver, upload
+from fedsdg.next_federation.setup import Server, Setup
+from fedsdg.next_federation.store import ClientStore, PendingRows, commit
+from fedsdg.next_federation.tasks import Results, Tasks
+from fedsdg.next_federation.traffic import traffic
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What a round adds to the records."""
+
+    round: dict[str, Any]
+    clients: list[dict[str, Any]]
+    timings: dict[str, Any]
+
+
+def begin(setup: Setup, server: Server, store: ClientStore, t: int) -> tuple[Participation, Tasks]:
+    """Draw the cohort of round t, and let it download the model.
+
+    Args:
+        setup: The federation.
+        server: The server before the round.
+        store: What clients keep.
+        t: The round, from 1.
+
+    Returns:
+        Who takes part, and what each client that trains begins with, and on which batches.
+    """
+    participation = select_participants(setup, server, t)
+    clients = participation.present
+    tasks = download(setup, server, store, clients, "batches", t, setup.phases)
+    return participation, replace(tasks, limits=participation.limits)
+
+
+def finish(
+    setup: Setup,
+    server: Server,
+    store: ClientStore,
+    t: int,
+    participation: Participation,
+    tasks: Tasks,
+    results: Results,
+) -> tuple[Server, PendingRows, RoundRecord]:
+    """Send the updates, aggregate those that arrive, and evaluate the models.
+
+    Nothing is changed: neither the server nor the store.
+
+    Args:
+        setup: The federation.
+        server: The server before the round.
+        store: What clients keep.
+        t: The round.
+        participation: Who takes part.
+        tasks: What the clients trained.
+        results: What they returned.
+
+    Returns:
+        The server after the round, what clients keep after it, and the records.
+    """
+    started = time.perf_counter()
+    sends = participation.sends
+    sent, measured = upload(setup, server, t, tasks.take(sends), results.take(sends))
+    arrived, after, row = deliver(setup, server, t, sent, len(participation.silent))
+    outcome = aggregate(setup, after, t, arrived)
+    after = replace(after, models=after.models + outcome.steps, state=outcome.state)
+    kept = updated_rows(setup, store, t, participation, tasks, results, measured)
+
+    row = {**participation.row, **row}
+    row |= round_row(setup, t, results, arrived, outcome, server, after)
+    row |= traffic(setup, server, store.counts, t, participation, sent, measured)
+    clients = client_rows(setup, t, participation, results, arrived, outcome)
+    aggregated = time.perf_counter()
+    evaluation = None
+    if setup.schedule.evaluates(t):
+        evaluation = evaluate(setup, after, kept, t, clients)
+        row |= evaluation.columns
+        row["personal_steps"] += evaluation.columns["evaluation_steps"]
+    view = RoundView(setup, t, server, after, tasks, results, arrived, evaluation, row, clients)
+    for observer in setup.observers:
+        observer.observe(view)
+    records = [clients[client] for client in sorted(clients)]
+    require_declared(setup, row, records)
+    timings = {
+        "round": t,
+        "aggregate_seconds": aggregated - started,
+        "evaluate_seconds": time.perf_counter() - aggregated,
+    }
+    return after, kept, RoundRecord(row, records, timings)
+
+
+def run(
+    setup: Setup, server: Server, store: ClientStore, done: int = 0
+) -> Iterator[tuple[Server, RoundRecord]]:
+    """Run the rounds that are left; the store is written at the end of each round.
+
+    A round that is broken off changes nothing.
+
+    Args:
+        setup: The federation.
+        server: The server after the rounds that are done.
+        store: What clients keep after them.
+        done: Number of rounds that are done.
+
+    Yields:
+        The server after each round, and the records of the round.
+    """
+    for t in range(done + 1, setup.schedule.rounds + 1):
+        started = time.perf_counter()
+        participation, tasks = begin(setup, server, store, t)
+        layout = setup.layout.of_round(t)
+        results = setup.batcher.train(setup, layout, tasks, setup.phases, f"round {t}")
+        seconds = time.perf_counter() - started
+        server, kept, record = finish(setup, server, store, t, participation, tasks, results)
+        commit(kept, store)
+        record.timings["train_seconds"] = seconds
+        yield server, record

@@ -1,0 +1,195 @@
+"""The server's side of a round: what is sent to it, what arrives, and its step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsdg.aggregation.errors import NonFiniteError, RuleFault, nonfinite_sentence
+from fedsdg.aggregation.rows import MemoryRows
+from fedsdg.aggregation.types import ADAPTERS, Aggregate, Context
+from fedsdg.next_federation.batches import draw_epochs
+from fedsdg.next_federation.model_names import only_trained
+from fedsdg.next_federation.probes import Measured, measure
+from fedsdg.next_federation.setup import Server, Setup, Updates
+from fedsdg.next_federation.tasks import Phase, Results, Tasks
+from fedsdg.next_federation.training import train
+from fedsdg.rng import stream
+
+
+def upload(
+    setup: Setup, server: Server, t: int, tasks: Tasks, results: Results
+) -> tuple[Updates, list[Measured]]:
+    """Return what the clients of round t send, as it arrives, and what they have measured.
+
+    Args:
+        setup: The federation.
+        server: The server before the round.
+        t: The round.
+        tasks: What each of the clients that send something trained.
+        results: What it returned.
+    """
+    measured = []
+    if len(tasks):
+        for request in setup.rule.probes:
+            measured.append(measure(setup, server, request, t, tasks, results))
+    rows = {"update": results.theta - tasks.start, **results.uploads}
+    for probe in measured:
+        rows |= probe.rows
+    compared = results.theta
+    if ADAPTERS in setup.rule.reads:
+        compared = compared[:, : setup.layout.before_head]
+    due = np.zeros(len(tasks))
+    if setup.compute is not None:
+        gradients = results.steps + results.measured + sum(probe.gradients for probe in measured)
+        speeds = setup.facts["speed"][tasks.clients]
+        due = server.now + setup.compute.seconds(speeds, gradients)
+    sent = Updates(
+        clients=tasks.clients,
+        born=np.full(len(tasks), t),
+        due=due,
+        norms=torch.linalg.vector_norm(compared, dim=1, dtype=torch.float64).cpu().numpy(),
+        rows=rows,
+    )
+    for condition in setup.conditions:
+        sent = condition.transform_upload(setup, t, sent, tasks)
+    if setup.layout.turns:
+        update = only_trained(sent.update, setup.layout.of_round(t))
+        sent = replace(sent, rows={**sent.rows, "update": update})
+    return sent, measured
+
+
+def deliver(
+    setup: Setup, server: Server, t: int, sent: Updates, silent: int
+) -> tuple[Updates, Server, dict[str, Any]]:
+    """Let time pass until round t ends.
+
+    Args:
+        setup: The federation.
+        server: The server before the round.
+        t: The round.
+        sent: What the clients of the round send.
+        silent: Number of clients without time for an update.
+
+    Returns:
+        The updates that arrived, the server with what is still on its way, columns of the record.
+    """
+    if setup.compute is None:
+        return sent, server, {}
+    waiting = sent if server.in_flight is None else server.in_flight.followed_by(sent)
+    arrived, left, end, row = setup.compute.end_round(t, server.now, waiting, silent)
+    if t == setup.schedule.rounds:
+        row["discarded"] += len(left)
+    row |= {"simulated_seconds": end, "arrived": len(arrived)}
+    return arrived, replace(server, in_flight=left if len(left) else None, now=end), row
+
+
+def aggregate(setup: Setup, server: Server, t: int, arrived: Updates) -> Aggregate:
+    """Return the outcome of the rule for the updates that have arrived; nothing moves without any.
+
+    Raises:
+        ValueError: The rule cannot handle the cohort.
+        RuleFault: The rule returned something that is no outcome.
+        NonFiniteError: An update is not finite.
+    """
+    clients = arrived.clients
+    if not len(clients):
+        return Aggregate(torch.zeros_like(server.models), None, server.state, {})
+    ages = t - arrived.born
+    rounding = torch.finfo(arrived.update.dtype).eps / 2 * float(arrived.norms.max())
+    context = Context(
+        round=t,
+        clients=clients,
+        num_clients=setup.num_clients,
+        num_samples=setup.sizes[clients],
+        num_batches=setup.batches_per_epoch(clients),
+        client_samples=setup.sizes,
+        rounding=lambda update_norm: rounding,
+        models=server.models,
+        held_out=0 if setup.held_out is None else int(setup.held_out.sum()),
+        ages=ages if ages.any() else None,
+    )
+    uploads = dict(arrived.rows)
+    if ADAPTERS in setup.rule.reads:
+        uploads[ADAPTERS] = arrived.update[:, : setup.layout.before_head]
+    if "server" in setup.rule.reads:
+        uploads["server"] = server_updates(setup, server, t)
+    try:
+        outcome = setup.rule(uploads, context, server.state)
+        require_aggregate(setup, outcome, arrived)
+    except RuleFault as fault:
+        raise RuleFault(f"round {t}: {fault}") from fault
+    steps = outcome.steps.to(server.models)
+    if setup.layout.turns:
+        # A rule may add noise or momentum: parameters that no update trained stay as they are.
+        steps = only_trained(steps, setup.layout.of_round(*arrived.born.tolist()))
+    return outcome._replace(steps=steps)
+
+
+def require_aggregate(setup: Setup, outcome: Any, arrived: Updates) -> None:
+    """Raise an error unless a rule returned steps for all models, and only finite numbers.
+
+    A diagnostic of clients may hold NaN, for clients that the rule did not look at.
+
+    Raises:
+        RuleFault: The rule is at fault.
+        NonFiniteError: An update is not finite.
+    """
+    returned = f"the rule {type(setup.rule).__name__} returned"
+    if not isinstance(outcome, Aggregate):
+        raise RuleFault(f"{returned} {type(outcome).__name__}; return an Aggregate")
+    steps = outcome.steps
+    shape = (len(setup.first), arrived.update.shape[1])
+    if not isinstance(steps, Tensor) or not steps.is_floating_point() or steps.shape != shape:
+        kind = getattr(steps, "dtype", type(steps).__name__)
+        raise RuleFault(
+            f"{returned} steps of {kind}, {list(getattr(steps, 'shape', ()))}; return real numbers "
+            f"{list(shape)}, a row for each model of the server"
+        )
+    if not bool(torch.isfinite(steps).all()):
+        for row, counts in sorted(MemoryRows.of_matrix(arrived.update).nonfinite().items()):
+            raise NonFiniteError(nonfinite_sentence(f"client {arrived.clients[row]}", counts))
+        raise RuleFault(f"{returned} steps with numbers that are not finite; return finite numbers")
+    for column in setup.declared_columns:
+        if column.table != "diagnostics" or column.name not in outcome.diagnostics:
+            continue
+        shape = np.shape(outcome.diagnostics[column.name])
+        if shape != (len(arrived),):
+            raise RuleFault(
+                f"{returned} the diagnostic {column.name!r} of shape {list(shape)}; it is recorded "
+                f"with the clients: return {[len(arrived)]}"
+            )
+    for name, value in outcome.diagnostics.items():
+        if np.ndim(value) == 0 and not np.isfinite(value):
+            fault = f"{value} as its diagnostic {name!r}; return a finite number"
+            raise RuleFault(f"{returned} {fault}")
+
+
+def server_updates(setup: Setup, server: Server, t: int) -> Tensor:
+    """Return the updates [C, d] of the server's models, trained on the server's own samples.
+
+    They train as clients do, without the terms of the method; nothing is sent for it.
+    """
+    models = server.models
+    count = len(models)
+    schedule = setup.schedule
+    phases = (Phase(schedule.epochs, alone=True),)
+    generator = stream("server", setup.seed, t)
+    samples = setup.shards.benchmark
+    batches = draw_epochs(samples, schedule.batch_size, schedule.epochs, generator)
+    tasks = Tasks(
+        clients=np.arange(count),
+        start=models,
+        private=setup.private.expand(count, -1),
+        kept={},
+        received={},
+        batches=[batches] * count,
+    )
+    work = replace(setup.work, terms=(), keeps_memory=False, trace_every=0)
+    where = f"round {t}, the server on its own samples"
+    layout = setup.layout.of_round(t)
+    return train(setup.model, layout, setup.samples, tasks, work, phases, where).theta - models
