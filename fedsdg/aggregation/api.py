@@ -10,7 +10,7 @@ from fedsdg.aggregation import buffers as buffer_rules
 from fedsdg.aggregation import params
 from fedsdg.aggregation.buffers import BufferRule
 from fedsdg.aggregation.cohort import Cohort
-from fedsdg.aggregation.errors import NonFiniteError
+from fedsdg.aggregation.errors import NonFiniteError, kind
 from fedsdg.aggregation.ranks import Ranks
 from fedsdg.aggregation.rows import MemoryRows, Rows, StateDict, nonfinite_by_row
 from fedsdg.aggregation.rule_table import make_rule
@@ -91,8 +91,8 @@ def aggregate(
     Raises:
         ValueError: Naming client, tensor and remedy: other names, shapes, dtypes or devices than
             those of global_params, an unknown rule, too few clients for it, invalid counts.
-        NonFiniteError: NaN or infinity, an update longer than 1e150, or a result that overflows;
-            also a FloatingPointError.
+        NonFiniteError: NaN or infinity, in global_params only if the rule reads them, an update
+            longer than 1e150, or a result that overflows; also a FloatingPointError.
 
     Example:
         >>> import numpy as np
@@ -110,20 +110,15 @@ def aggregate(
     """
     ranks = ranks or Ranks()
     ids, clients, listed = ranks.agreed(lambda: params.by_client(client_params))
+    given = dict(zip(ids, clients, strict=True))
     cohort = Cohort(ids, listed, num_samples, num_batches, client_samples, num_clients, round)
 
     def prepare() -> tuple[Any, ...]:
         made = make_rule(rule)
         check_choices(on_nonfinite, buffers)
         origin = params.tensors("global parameters", global_params)
-        sent = {
-            upload: [
-                params.tensors_like(f"client {client}{_suffix(upload)}", p, global_params, origin)
-                for client, p in zip(ids, given, strict=True)
-            ]
-            for upload, given in {"update": clients, **_further_uploads(uploads, ids)}.items()
-        }
-        ties = params.tied([origin, *sent["update"]])
+        sent = checked_uploads(given, uploads, global_params, origin)
+        ties = params.tied([origin, *sent["update"].values()])
         names = [n for n, t in origin.items() if t.is_floating_point() and n not in ties]
         if not names and ranks.size == 1:
             raise ValueError("global parameters: there are no floating tensors; give some")
@@ -133,8 +128,8 @@ def aggregate(
         outs = params.outputs(result, global_params, origin)
         if out is not None:
             in_place = {name: outs[name] for name in names if outs[name].is_contiguous()}
-            inputs = [{name: p[name] for name in names} for p in (origin, *sent["update"])]
-            params.check_overlaps(in_place, inputs)
+            inputs = {f"client {client}": own for client, own in sent["update"].items()}
+            params.check_overlaps(in_place, {"global_params": origin, **inputs}, names)
         return made, origin, sent, ties, names, context, current, result, outs
 
     made, origin, sent, ties, names, context, current, result, outs = ranks.agreed(prepare)
@@ -155,8 +150,8 @@ def aggregate(
 
     bases = {"update": averaged(origin)}
     rows = {
-        upload: ranks.rows(MemoryRows(list(map(averaged, given)), bases.get(upload), upload))
-        for upload, given in sent.items()
+        upload: ranks.rows(MemoryRows(list(map(averaged, own.values())), bases.get(upload), upload))
+        for upload, own in sent.items()
     }
 
     def write(plan: Plan, updates: Rows) -> None:
@@ -171,7 +166,7 @@ def aggregate(
 
     plan, kept = apply_plan(made, rows, cohort, context, current, on_nonfinite, write)
     for name in others:
-        values = [sent["update"][k][name] for k in kept]
+        values = [sent["update"][ids[k]][name] for k in kept]
         outs[name].copy_(buffer_rules.combine(origin[name], values, buffers))
     weights = cohort.weights(plan, kept)
     facts = cohort.diagnostics(plan, kept, context)
@@ -225,7 +220,7 @@ def check_choices(on_nonfinite: Any, buffers: Any) -> None:
         ("on_nonfinite", on_nonfinite, ("raise", "drop")),
         ("buffers", buffers, buffer_rules.CHOICES),
     ):
-        if value not in choices:
+        if not isinstance(value, str) or value not in choices:
             raise ValueError(f"{what}={shown(value)}: use one of {', '.join(choices)}")
 
 
@@ -238,25 +233,44 @@ def _adapters(updates: Rows) -> Rows:
     return adapters
 
 
-def _further_uploads(uploads: Any, ids: list[Hashable]) -> dict[str, list[Any]]:
-    """Return the uploads beside the parameters, each in the order of the ids."""
-    ordered = {}
-    for name, values in (uploads or {}).items():
-        others, clients, _ = params.by_client(values)
-        if name in ("update", ADAPTERS) or set(others) != set(ids):
+def checked_uploads(
+    update: Mapping[Hashable, Any], uploads: Any, global_params: Any, origin: StateDict
+) -> dict[str, dict[Hashable, dict[Any, Tensor]]]:
+    """Return all uploads as tensors, by name and client, in the order of the clients.
+
+    Args:
+        update: The clients' parameters.
+        uploads: Their further uploads by name.
+        global_params: theta_g as it was given.
+        origin: theta_g as tensors.
+
+    Raises:
+        ValueError: An upload is not like theta_g, or lacks a client.
+    """
+    if not isinstance(uploads, Mapping | None):
+        raise ValueError(
+            f"uploads is {kind(uploads)}; give a mapping from the upload's name, such as "
+            "'control', to what each client sends"
+        )
+    checked: dict[str, dict[Hashable, dict[Any, Tensor]]] = {}
+    for name, values in (("update", update), *(uploads or {}).items()):
+        others, sent, _ = params.by_client(values, f"upload {name!r}")
+        if name in (*checked, ADAPTERS) or set(others) != set(update):
             raise ValueError(
-                f"upload {name!r} is of the clients {others}; give uploads other than the update, "
-                f"for the clients {ids}"
+                f"upload {name!r} is of the clients {shown(others)}; give uploads other than the "
+                f"update, for the clients {shown(list(update))}"
             )
-        of_client = dict(zip(others, clients, strict=True))
-        ordered[name] = [of_client[client] for client in ids]
-    return ordered
+        of_client = dict(zip(others, sent, strict=True))
+        suffix = "" if name == "update" else f", upload {name!r}"
+        checked[name] = {
+            client: params.tensors_like(
+                f"client {client}{suffix}", of_client[client], global_params, origin
+            )
+            for client in update
+        }
+    return checked
 
 
 def _contiguous(target: Tensor) -> Tensor:
     """Return a tensor itself, or one to be copied to it, which kernels can write to."""
     return target if target.is_contiguous() else target.new_empty(target.shape)
-
-
-def _suffix(upload: str) -> str:
-    return "" if upload == "update" else f", upload {upload!r}"

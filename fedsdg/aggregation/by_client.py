@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsdg.aggregation import params
-from fedsdg.aggregation.api import Aggregated, aggregate
+from fedsdg.aggregation.api import Aggregated, aggregate, checked_uploads
 from fedsdg.aggregation.errors import NonFiniteError, nonfinite_sentence
 from fedsdg.aggregation.ranks import Ranks
 from fedsdg.aggregation.rows import MemoryRows, StateDict
@@ -63,22 +63,18 @@ def aggregate_by_client(
     ranks = ranks or Ranks.of()
 
     def prepare() -> tuple[Rule, dict[Any, Tensor], dict[str, dict[Hashable, Any]]]:
+        own = dict(zip(*params.by_client(own_params, "own_params")[:2], strict=True))
         origin = params.tensors("global parameters", global_params)
-        sent = {
-            upload: {
-                client: params.tensors_like(
-                    f"client {client}, {upload}", clients[client], global_params, origin
-                )
-                for client in own_params
-            }
-            for upload, clients in {"update": own_params, **(uploads or {})}.items()
-        }
+        sent = checked_uploads(own, uploads, global_params, origin)
         if options.get("on_nonfinite", "raise") == "raise":
             _check_finite(sent["update"])
         return make_rule(rule), origin, sent
 
     made, origin, sent = ranks.agreed(prepare)
-    everyone = ranks.gathered(lambda: list(own_params))
+    ranks.require_same(
+        "tensors and uploads", ([(n, t.shape, t.dtype) for n, t in origin.items()], sorted(sent))
+    )
+    everyone = ranks.gathered(lambda: list(sent["update"]))
     twice = [client for client, n in Counter(chain.from_iterable(everyone)).items() if n > 1]
     if twice:
         raise ValueError(f"client {twice[0]} is on several ranks; give every client to one rank")

@@ -32,8 +32,8 @@ def nonfinite_sentence(who: str, counts: Mapping[Any, int]) -> str:
     """Return the error message for values that are not finite, by tensor."""
     name, count = next(iter(counts.items()))
     return (
-        f"{who}: tensor {name!r} has {count} non-finite values; leave the client out or restore "
-        "its last finite parameters"
+        f"{who}: tensor {name!r} has {count} non-finite values; restore its last finite "
+        "parameters, or leave a client out with on_nonfinite='drop'"
     )
 
 

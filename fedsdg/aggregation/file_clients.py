@@ -47,6 +47,7 @@ def upload_files(folder: str | Path, labels: Sequence[str | Path]) -> list[Path]
 def counts_by_client(
     name: str,
     given: Any,
+    needs: str | None,
     labels: Sequence[str],
     ids: Sequence[Hashable],
     files: Sequence[TensorFile],
@@ -56,8 +57,9 @@ def counts_by_client(
     Args:
         name: "num_samples" or "num_batches".
         given: A mapping by path as given, file name, name without ending, or folder if files have
-            equal names; None for the counts in the files' metadata, if there are any; anything
-            else is returned as it is.
+            equal names; None for the counts in the files' metadata, if there are any and the rule
+            needs them; anything else is returned as it is.
+        needs: The counts that the rule needs.
         labels: The files, as they were given.
         ids: Their clients.
         files: The same files.
@@ -71,15 +73,13 @@ def counts_by_client(
             client: given[_only_key(name, given, label, keys)]
             for client, label in zip(ids, labels, strict=True)
         }
-    if given is not None or not any(name in file.metadata for file in files):
+    if given is not None or needs != name or not any(name in file.metadata for file in files):
         return given
-    try:
-        return {c: float(file.metadata[name]) for c, file in zip(ids, files, strict=True)}
-    except (KeyError, ValueError) as error:
-        raise ValueError(
-            f"a file's metadata has no {name}, or no number ({error}), but other files have one; "
-            f"give {name} for all"
-        ) from error
+    texts = {client: file.metadata.get(name) for client, file in zip(ids, files, strict=True)}
+    return {
+        client: float(text) if text and text.replace(".", "", 1).isdecimal() else text
+        for client, text in texts.items()
+    }
 
 
 def _only_key(
@@ -88,7 +88,7 @@ def _only_key(
     """Return the key of a file's count."""
     key = next((key for key in keys[label] if key in given), None)
     if key is None:
-        raise ValueError(f"{name} holds no count for {label}; add it, as {keys[label][-1]!r}")
+        raise ValueError(f"{name} holds no count for {label}; add one under that name")
     if sum(key in of_file for of_file in keys.values()) > 1:
         raise ValueError(
             f"{name}: {key!r} fits several files, such as {label}; name them by their paths as "

@@ -108,7 +108,8 @@ def aggregate_files(
         out: The file to write, with the layout and metadata of the global file; may be the global
             file. On any error nothing is written.
         num_samples: Counts in the order of the files, or by path as given, name, name without
-            ending, or folder if files have equal names; None to take those of the files' metadata.
+            ending, or folder if files have equal names. None: if the rule needs them, those of the
+            files' metadata.
         num_batches: The same, of local steps per epoch.
         client_samples: As for `aggregate`.
         num_clients: As for `aggregate`.
@@ -137,17 +138,18 @@ def aggregate_files(
     check_choices(on_nonfinite, buffers)
     if not isinstance(memory, int) or memory < LEAST_MEMORY:
         raise ValueError(
-            f"memory={shown(memory)} bytes is too little; give a whole number of at least "
-            f"{LEAST_MEMORY}"
+            f"memory={shown(memory)} is too little; give a whole number of bytes, at least 1 MiB"
         )
     targets = [out] if state_out is None else [out, state_out]
     for target in targets:
         check_target(target, overwrite=overwrite)
     origin = TensorFile(global_file)
+    if isinstance(client_files, str | Path):
+        raise ValueError(f"client_files is the path {client_files}; give a list of paths")
     labels = [str(path) for path in client_files]
     sent = {
         upload: [TensorFile(path) for path in paths]
-        for upload, paths in {"update": client_files, **(uploads or {})}.items()
+        for upload, paths in {"update": labels, **(uploads or {})}.items()
     }
     _check_alike(origin, sent, labels)
     _check_distinct(origin, sent, targets)
@@ -162,8 +164,8 @@ def aggregate_files(
     cohort = Cohort(
         ids,
         False,
-        counts_by_client("num_samples", num_samples, labels, ids, sent["update"]),
-        counts_by_client("num_batches", num_batches, labels, ids, sent["update"]),
+        counts_by_client("num_samples", num_samples, made.needs, labels, ids, sent["update"]),
+        counts_by_client("num_batches", num_batches, made.needs, labels, ids, sent["update"]),
         client_samples,
         num_clients,
         round,
@@ -257,7 +259,7 @@ def check_target(path: str | Path, *, overwrite: bool) -> None:
     if target.exists() and not target.is_file():
         raise ValueError(f"{path} is not a regular file; choose another name")
     if target.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists; choose another name, or ask to overwrite it")
+        raise FileExistsError(f"{path} exists; choose another name, or overwrite it (--overwrite)")
     if not os.access(target.parent, os.W_OK):
         raise PermissionError(f"{path}: you may not write to the folder {target.parent}")
 

@@ -26,10 +26,17 @@ ARRAYS = frozenset(map(np.dtype, ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1"
 """The dtypes of arrays, in native byte order."""
 
 
-def by_client(params: Any) -> tuple[list[Hashable], list[Any], bool]:
+def by_client(params: Any, what: str = "client_params") -> tuple[list[Hashable], list[Any], bool]:
     """Return client ids, their parameters, and whether the ids are positions in a list.
 
     An array or tensor with a leading client axis is the list of its rows.
+
+    Args:
+        params: The parameters of all clients.
+        what: What they are, for messages.
+
+    Raises:
+        ValueError: They are in no container of clients.
     """
     if isinstance(params, Mapping):
         return list(params), list(params.values()), False
@@ -38,8 +45,8 @@ def by_client(params: Any) -> tuple[list[Hashable], list[Any], bool]:
     if isinstance(params, Sequence) and not isinstance(params, str | bytes):
         return list(range(len(params))), list(params), True
     raise ValueError(
-        f"client_params is {kind(params)}; give a list of parameters, a mapping from client id to "
-        "them, or an array with a leading client axis"
+        f"{what} is {kind(params)}; give a list of parameters, a mapping from client id to them, "
+        "or an array with a leading client axis"
     )
 
 
@@ -109,7 +116,7 @@ def outputs(out: Any, given: Any, like: StateDict) -> dict[Any, Tensor]:
         tensor = checked[name]
         copied = isinstance(value, np.ndarray) and tensor.data_ptr() != value.ctypes.data
         strides = zip(tensor.shape, tensor.stride(), strict=True)
-        if copied or any(size > 1 and stride == 0 for size, stride in strides):
+        if tensor.numel() and (copied or any(n > 1 and step == 0 for n, step in strides)):
             raise ValueError(
                 f"out: tensor {name!r} cannot be written to in place; give a writable buffer "
                 "without broadcast, reversed or misaligned axes"
@@ -117,27 +124,30 @@ def outputs(out: Any, given: Any, like: StateDict) -> dict[Any, Tensor]:
     return checked
 
 
-def check_overlaps(outs: StateDict, inputs: Sequence[StateDict]) -> None:
+def check_overlaps(
+    outs: StateDict, inputs: Mapping[str, StateDict], averaged: Sequence[Any]
+) -> None:
     """Raise ValueError unless results can be written to `outs` while inputs are read.
 
     An input may be at the same place as its result; it may not overlap one otherwise.
 
     Args:
         outs: Contiguous tensors.
-        inputs: The global parameters and those of all clients.
+        inputs: The global parameters and those of all clients, by whose they are.
+        averaged: The names of the tensors that are read.
     """
     spans = {name: _span(out) for name, out in outs.items()}
     taken = sorted(span for span in spans.values() if span[0] < span[1])
     if any(end > start for (_, end), (start, _) in pairwise(taken)):
         raise ValueError("out: tensors share memory; give a buffer for each")
-    for params in inputs:
-        for name, tensor in params.items():
-            start, end = _span(tensor)
-            in_place = tensor.is_contiguous() and (start, end) == spans.get(name)
+    for who, params in inputs.items():
+        for name in averaged:
+            start, end = _span(params[name])
+            in_place = params[name].is_contiguous() and (start, end) == spans.get(name)
             after = bisect(taken, (start, end))
             neighbours = taken[max(after - 1, 0) : after + 1]
             if not in_place and any(start < stop and begin < end for begin, stop in neighbours):
-                raise ValueError(f"out overlaps {name!r} of the parameters; give another buffer")
+                raise ValueError(f"out overlaps {name!r} of {who}; give a buffer of its own")
 
 
 def tied(params: Sequence[StateDict]) -> dict[Any, Any]:
@@ -151,13 +161,13 @@ def tied(params: Sequence[StateDict]) -> dict[Any, Any]:
     first_of: dict[Any, Any] = {}
     ties: dict[Any, Any] = {}
     for name, tensor in params[0].items():
-        memory = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.numel() and first_of.setdefault(memory, name) != name:
-            ties[name] = first_of[memory]
+        first = first_of.setdefault(_memory(tensor), name)
+        if tensor.numel() and first != name:
+            ties[name] = first
     return {
         name: first
         for name, first in ties.items()
-        if all(client[name].data_ptr() == client[first].data_ptr() for client in params)
+        if all(_memory(client[name]) == _memory(client[first]) for client in params)
     }
 
 
@@ -224,6 +234,10 @@ def _checked(who: str, name: Any, tensor: Tensor) -> Tensor:
             "dense floating tensors with values are averaged: convert it, or leave it out"
         )
     return tensor.detach() if tensor.requires_grad else tensor
+
+
+def _memory(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:

@@ -92,8 +92,9 @@ def _facts(
     weights = made.weights if listed else list(made.weights.values())
     norms = made.diagnostics["update_norm"]
     factors = clip_factors(norms, rule.clip_norm)
-    floating = {n: t for n, t in global_params.items() if t.is_floating_point()}
-    updates = MemoryRows([{n: c[n].detach() for n in floating} for c in clients], floating)
+    origin, *sent = [params.tensors("", values) for values in (global_params, *clients)]
+    floating = {name: t for name, t in origin.items() if t.is_floating_point()}
+    updates = MemoryRows([{name: client[name] for name in floating} for client in sent], floating)
     sizes = [tensor.numel() for tensor in floating.values()]
     pieces = updates.vector(Combination(factors / len(ids))).split(sizes)
     shapes = zip(floating.items(), pieces, strict=True)
@@ -105,7 +106,7 @@ def _facts(
         "clip_factors": factors,
         "mean": {name: piece.view(tensor.shape) for (name, tensor), piece in shapes},
         "mean_norm": made.diagnostics["mean_norm"],
-        "noise_norm": factors.max() * updates.rounding(float(norms.max())),
+        "noise_norm": float(factors.max()) * updates.rounding(float(norms.max())),
         "weights": np.array(weights),
         "degenerate": bool(made.diagnostics["degenerate"]),
     }

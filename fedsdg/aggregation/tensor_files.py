@@ -83,8 +83,8 @@ class TensorFile:
             raise PermissionError(f"{self.path}: you may not read this file") from error
         except (SafetensorError, ValueError, OSError) as error:
             raise ValueError(
-                f"{self.path} is not a whole safetensors file ({_reason(error)}); write or fetch "
-                "it again"
+                f"{self.path} is not a whole safetensors file ({_reason(error)}); write it with "
+                "safetensors' save_file, or fetch it again"
             ) from error
         self.metadata: dict[str, str] = entries.pop("__metadata__", None) or {}
         self.entries = {
@@ -150,7 +150,7 @@ def _open_regular(path: str, flags: int) -> int:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise OSError(f"{path} is not a regular file")
+    raise OSError("not a regular file, but a folder, a pipe or a device")
 
 
 def _facts(status: os.stat_result) -> tuple[int, int, int, int]:

@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 
 from fedsdg.aggregation.types import Context, Rule
-from fedsdg.parts import part
+from fedsdg.parts import part, shown
 
 ZERO_WEIGHT = 1e-6
 """A smaller weight counts as zero in a summary."""
@@ -39,8 +39,8 @@ class Weighed(Rule):
         counts = context.num_samples if self.weights == "samples" else context.num_batches
         if not (counts >= 0).all() or not counts.sum() > 0:
             raise ValueError(
-                f"cannot weigh by {self.weights}: the counts {counts.tolist()} must be at least 0 "
-                "with a positive sum; use weights='uniform'"
+                f"cannot weigh by {self.weights}: the counts {shown(counts.tolist())} must be at "
+                "least 0 with a positive sum; use weights='uniform'"
             )
         return counts
 

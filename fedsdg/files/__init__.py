@@ -47,7 +47,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         temporary.chmod(0o644)
         os.replace(temporary, target)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        # With a cause it is of another file, written within the block.
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or error.__cause__:
             raise
         why = os.strerror(error.errno)
         sentence = f"{target} cannot be written ({why}); make room, and give the command again"

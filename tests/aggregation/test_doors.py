@@ -56,6 +56,21 @@ def test_returns_with_and_without_weights_and_debug():
     assert set(weights) == {"ada", "bob"} and set(by_name) == {"w"}
 
 
+def test_debug_takes_what_the_door_takes():
+    _, weights, facts = fedsdg_server_aggregate(THETA, CLIENTS, debug=True)
+
+    def wrapped(tensors):
+        return {"w": torch.nn.Parameter(tensors["w"])}
+
+    def arrays(tensors):
+        return {"w": tensors["w"].numpy()}
+
+    for form in (wrapped, arrays):
+        made = fedsdg_server_aggregate(form(THETA), [form(c) for c in CLIENTS], debug=True)
+        assert made[1] == weights and torch.equal(made[2]["mean"]["w"], facts["mean"]["w"])
+        assert made[2]["noise_norm"] == facts["noise_norm"]
+
+
 def test_no_client_and_one_client():
     parameters, weights, facts = fedsdg_server_aggregate(THETA, [], debug=True)
     assert torch.equal(parameters["w"], THETA["w"]) and parameters["w"] is not THETA["w"]
@@ -221,6 +236,10 @@ def test_tied_weights_count_once_and_stay_tied():
     untied = [{**client, "head": client["head"].clone()} for client in clients]
     norms = aggregate("fedsdg", theta, untied).diagnostics["update_norm"]
     assert norms == pytest.approx([5 * 2**0.5, 10 * 2**0.5])
+    square = torch.zeros(2, 2)
+    turned = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    made = aggregate("fedsdg", {"a": square, "b": square}, [{"a": turned, "b": turned.mT}])
+    assert torch.equal(made.parameters["b"], turned.mT)
 
 
 # --- counts, ids and state ---
@@ -320,6 +339,10 @@ def test_further_uploads_are_sorted_by_client():
         aggregate("fedsdg", theta, sent, uploads={"update": control})
     with pytest.raises(ValueError, match="upload 'control' has 0 rows for 3 clients"):
         aggregate("scaffold", theta, clients, num_clients=3)
+    with pytest.raises(ValueError, match="uploads is a str; give a mapping"):
+        aggregate("fedsdg", theta, sent, uploads="control")
+    with pytest.raises(ValueError, match="upload 'control' is a NoneType; give a list"):
+        aggregate("fedsdg", theta, sent, uploads={"control": None})
 
 
 # --- what is refused, by client and tensor ---
@@ -370,6 +393,21 @@ def test_what_global_parameters_may_not_be(theta, sentence):
         aggregate("fedsdg", theta, [theta, theta])
 
 
+def test_parameters_of_the_server_that_no_step_reads_may_be_nan():
+    theta = {"w": torch.tensor([torch.nan, 2.0])}
+    made = aggregate("fedavg-uniform", theta, CLIENTS).parameters["w"]
+    assert made.tolist() == pytest.approx([1.2, 6.5 / 3])
+
+
+def test_tensors_without_numbers():
+    for kind in (np.zeros, torch.zeros):
+        theta = {"w": kind(2), "none": kind((0, 3))}
+        clients = [{"w": kind(2) + k, "none": kind((0, 3))} for k in (1.0, 2.0)]
+        for out in (None, {"w": kind(2), "none": kind((0, 3))}):
+            made = aggregate("fedavg-uniform", theta, clients, out=out).parameters
+            assert made["w"].tolist() == [1.5, 1.5] and made["none"].shape == (0, 3)
+
+
 def test_dropping_leaves_clients_out_of_everything():
     clients = [*CLIENTS, {"w": torch.tensor([torch.nan, torch.inf])}]
     made = aggregate("fedsdg", THETA, clients, on_nonfinite="drop")
@@ -381,8 +419,9 @@ def test_dropping_leaves_clients_out_of_everything():
         NonFiniteError, match="no client is left, for all hold non-finite values: client 0"
     ):
         aggregate("fedsdg", THETA, clients[3:], on_nonfinite="drop")
-    with pytest.raises(ValueError, match="on_nonfinite='skip': use one of raise, drop"):
-        aggregate("fedsdg", THETA, CLIENTS, on_nonfinite="skip")
+    for choice in ("skip", np.ones((2, 2))):
+        with pytest.raises(ValueError, match="on_nonfinite=.*: use one of raise, drop"):
+            aggregate("fedsdg", THETA, CLIENTS, on_nonfinite=choice)
     with pytest.raises(ValueError, match="needs at least 2f\\+3 = 5 .* has 4"):
         aggregate("krum", THETA, [*CLIENTS, CLIENTS[0], clients[3]], on_nonfinite="drop")
 
@@ -440,7 +479,7 @@ def test_out_is_refused_where_it_overlaps_or_cannot_be_written():
             aggregate("fedavg-uniform", theta, clients, out=out)
     shared = {"a": room[:2], "b": room[2:4]}
     moved = [{"a": room[1:3], "b": torch.ones(2)}]
-    with pytest.raises(ValueError, match="out overlaps 'a' of the parameters"):
+    with pytest.raises(ValueError, match="out overlaps 'a' of client 0"):
         aggregate("fedavg-uniform", theta, moved, out=shared)
     fixed = np.zeros(2)
     fixed.flags.writeable = False

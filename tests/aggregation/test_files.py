@@ -68,7 +68,7 @@ def test_the_result_has_the_layout_and_metadata_of_the_global_file(call):
 
 
 def test_the_global_file_may_be_replaced_and_a_link_stays_one(call):
-    with pytest.raises(FileExistsError, match="exists; choose another name, or ask to overwrite"):
+    with pytest.raises(FileExistsError, match="exists; choose another name, or overwrite it"):
         call(out="g")
     (call.folder / "link").symlink_to(call.folder / "g")
     before = (call.folder / "g").read_bytes()
@@ -196,8 +196,12 @@ def test_counts_by_name_path_list_and_metadata(call):
     assert call("fedavg", overwrite=True).weights == [0, 0.1, 0.2, 0.3, 0.4]
     save_file(cohorts.tensors(call.clients[0]), call.folder / "client-0.safetensors",
               metadata={"num_samples": "many"})  # fmt: skip
-    with pytest.raises(ValueError, match="many.*give num_samples for all"):
+    with pytest.raises(ValueError, match="client .*client-0.*num_samples is 'many'; give a number"):
         call("fedavg", overwrite=True)
+    save_file(cohorts.tensors(call.clients[0]), call.folder / "client-0.safetensors")
+    with pytest.raises(ValueError, match="client .*client-0.*num_samples is None; give a number"):
+        call("fedavg", overwrite=True)
+    call("fedsdg", overwrite=True)  # Which needs no counts.
 
 
 def same_names(call):
@@ -409,8 +413,8 @@ def test_a_file_that_changes_meanwhile(call, how):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"memory": 5}, "memory=5 bytes is too little"),
-        ({"memory": "1 GB"}, "memory='1 GB' bytes is too little"),
+        ({"memory": 5}, "memory=5 is too little"),
+        ({"memory": "1 GB"}, "memory='1 GB' is too little"),
         ({"on_nonfinite": "skip"}, "on_nonfinite='skip': use one of"),
         ({"buffers": "mean"}, "buffers='mean': use one of"),
         ({"rule": "focus"}, "reads losses"),
@@ -426,9 +430,12 @@ def test_requests_that_are_refused_leave_nothing(call, options, sentence):
     assert nothing_new(call.folder, before)
 
 
-def test_no_client_files(call):
+def test_client_files_are_several(call):
     with pytest.raises(ValueError, match="no clients; give at least one"):
         aggregate_files("fedsdg", call.folder / "g", [], call.folder / "new")
+    with pytest.raises(ValueError, match="client_files is the path .*; give a list"):
+        call(files=str(call.folder / "client-0.safetensors"))
+    assert call(files=call.folder.glob("client-*")).num_parameters == 53
 
 
 def test_memory_does_not_grow_with_the_files(tmp_path):

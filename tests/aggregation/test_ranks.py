@@ -187,6 +187,13 @@ def faults(rank, ranks):
         "shape of a client": lambda: aggregate_by_client(
             "fedsdg", {"w": torch.zeros(3)}, {rank: other}
         ),
+        "shape of the server": lambda: aggregate_by_client("fedsdg", other, {rank: other}),
+        "uploads": lambda: aggregate_by_client(
+            "fedsdg", theta, mine, uploads={"control": mine} if rank else None
+        ),
+        "uploads of others": lambda: aggregate_by_client(
+            "fedsdg", theta, mine, uploads={"control": {}}
+        ),
         "rule": lambda: aggregate(["krum", "fedsdg"][rank], base, shards, ranks=ranks),
         "unknown rule": lambda: aggregate("krumm", base, shards, ranks=ranks),
         "counts": lambda: aggregate(
@@ -220,7 +227,10 @@ def test_a_fault_on_one_rank_raises_on_all_and_names_the_rank(tmp_path):
         "nan in a median": "client 2: tensor 'a.w (rank 1)'",
         "nan of a client": "rank 1: client 1: tensor 'a.b' has 5 non-finite",
         "shape": "rank 1: client 0: tensor 'w' is torch.float32 of shape (4,)",
-        "shape of a client": "rank 1: client 1, update: tensor 'w' is torch.float32 of shape (4,)",
+        "shape of a client": "rank 1: client 1: tensor 'w' is torch.float32 of shape (4,)",
+        "shape of the server": "the ranks disagree about the tensors and uploads: rank 0 has",
+        "uploads": "the ranks disagree about the tensors and uploads: rank 0 has",
+        "uploads of others": "rank 0: upload 'control' is of the clients []; give",
         "rule": "the ranks disagree about the arguments: rank 0 has (Krum(f=1)",
         "unknown rule": "there is no rule 'krumm'",
         "counts": "the ranks disagree about the arguments",

@@ -114,7 +114,7 @@ def test_rounds_of_a_rule_with_state(federation, capsys, tmp_path):
         (["--num-samples", "g.safetensors"], "fedavg", "g.safetensors is not JSON"),
         (["--state", "none"], "cgsv", "none: there is no such file"),
         (["--upload", "control=clients"], "fedsdg", "is given twice"),
-        (["--memory", "0"], "fedsdg", "memory=0 bytes is too little"),
+        (["--memory", "0"], "fedsdg", "memory=0 is too little"),
         ([], "cgsv", "give client_samples"),
     ],
 )

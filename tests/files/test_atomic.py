@@ -6,7 +6,7 @@ import resource
 import pytest
 
 from fedsdg.cli import main
-from fedsdg.files import write_bytes, write_json
+from fedsdg.files import atomic_path, write_bytes, write_json
 from fedsdg.files.records import TIMINGS_SCHEMA, write_parquet
 
 ROWS = [
@@ -39,6 +39,13 @@ def test_a_file_for_which_there_is_no_room_is_named_and_the_old_one_stays(tmp_pa
         WAYS[way](file)
     assert file.read_text() == "as before"
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+def test_of_two_files_that_appear_together_the_one_without_room_is_named(tmp_path):
+    named = pytest.raises(OSError, match=rf"{tmp_path}/state cannot be written")
+    with no_room(), named, atomic_path(tmp_path / "model"):
+        write_bytes(tmp_path / "state", bytes(10_000))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_command_that_finds_no_room_says_for_which_file(tmp_path, monkeypatch, capsys):
