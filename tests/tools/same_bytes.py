@@ -253,8 +253,9 @@ def allowed(base: str, file: Path = ALLOWED) -> dict[str, Any]:
             side alone, and how a grid is done there (see ``CALL``).
             ``runs``: a pattern of the names of runs that differ, with ``difference`` (of the first
             round, at most ``FIRST_ROUND``), ``columns`` (those that a mended fault changes, in
-            every round; ``all`` where all that follows does) or ``new: true`` (runs of a row that
-            the base lacks, which are not compared).
+            every round; ``all`` where all that follows does), both (these columns, in every round,
+            by no more than that) or ``new: true`` (runs of a row that the base lacks, which are
+            not compared).
 
     Returns:
         The same keys, joined, and ``exceptions``, the entries with ``runs``. Of two calls the
@@ -279,7 +280,9 @@ def allowed(base: str, file: Path = ALLOWED) -> dict[str, Any]:
 
 def _require_sound(entry: Mapping[str, Any], file: Path) -> None:
     lacks = [key for key in ("commit", "reason") if key not in entry]
-    if "runs" in entry and len({"difference", "columns", "new"} & entry.keys()) != 1:
+    kinds = {"difference", "columns", "new"} & entry.keys()
+    both = kinds == {"difference", "columns"} and entry["columns"] != "all"
+    if "runs" in entry and len(kinds) != 1 and not both:
         lacks.append("difference, columns or new, and one of them alone")
     if lacks:
         raise ValueError(f"an entry in {file} has no {lacks[0]}; it has to say so")
@@ -357,12 +360,22 @@ def differences(before: Path, after: Path, allow: Mapping[str, Any]) -> dict[str
             pairs = zip(("before", "after"), failures, strict=True)
             found[run] = [f"failed {side}: {error}" for side, error in pairs if error]
             continue
-        mended = [one["columns"] for one in excused if "columns" in one]
+        mended: list[str] = []
+        bounds: list[float] = []
+        close: dict[str, float] = {}
+        for one in excused:
+            columns, bound = one.get("columns"), one.get("difference")
+            if columns is None and bound is not None:
+                bounds.append(bound)
+            elif bound is not None:
+                close |= dict.fromkeys(columns, bound)
+            elif columns is not None:
+                mended += ["all"] if columns == "all" else columns
         if "all" in mended:
             found[run] = []
             continue
-        most = max((one["difference"] for one in excused if "difference" in one), default=None)
-        here = {**allow, "mended": [column for columns in mended for column in columns]}
+        here = {**allow, "mended": mended, "close": close}
+        most = max(bounds, default=None)
         found[run] = list(_of_a_run(sides[0][run], sides[1][run], here, most))
     return found
 
@@ -383,7 +396,8 @@ def _of_a_run(
             aside += allow.get("added", {}).get(name, [])
             once, again = (t.drop(columns=aside, errors="ignore") for t in (once, again))
             if most is None:
-                yield from (f"{name}: {it}" for it in _of_tables(once, again))
+                found = _of_tables(once, again, allow["close"])
+                yield from (f"{name}: {it}" for it in found)
             else:
                 yield from (f"{name}: {it}" for it in _of_first_rounds(once, again, most))
     if most is not None:
@@ -401,7 +415,10 @@ def _of_a_run(
             yield f"the hash of its {key} differs"
 
 
-def _of_tables(once: pd.DataFrame, again: pd.DataFrame) -> Iterable[str]:
+def _of_tables(
+    once: pd.DataFrame, again: pd.DataFrame, close: Mapping[str, float]
+) -> Iterable[str]:
+    """``close``: columns that may differ, with the most by which they may."""
     for column in sorted(set(once) ^ set(again)):
         yield f"the column {column} is there {'before' if column in once else 'after'} alone"
     if len(once) != len(again):
@@ -409,6 +426,8 @@ def _of_tables(once: pd.DataFrame, again: pd.DataFrame) -> Iterable[str]:
         return
     for column in once.columns.intersection(again.columns):
         same = _bits(once[column]) == _bits(again[column])
+        if column in close:
+            same |= (once[column] - again[column]).abs().to_numpy() <= close[column]
         if not same.all():
             row = int(np.argmin(same))
             yield f"{column} in row {row} was {once[column][row]} and is {again[column][row]}"

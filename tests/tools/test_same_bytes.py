@@ -51,6 +51,7 @@ def allowing(**exception):
 
 BOUNDED = allowing(difference=1e-7)
 MENDED = allowing(columns=["bytes_up"])
+CLOSE = allowing(columns=["weight"], difference=1e-13)
 EVERYTHING = allowing(columns="all")
 OTHER_STATE = {"state": {"models": "n"}}
 MORE = {"clients": {"more": [1, 2], "weight": [0.5, 0.1]}}
@@ -72,6 +73,11 @@ WEIGHT = "clients: weight in row 1 was 0.0"
         # A new column hides no difference of the others.
         (MORE, NOTHING, ["clients: the column more is there after alone", WEIGHT]),
         (MORE, {**NOTHING, "added": {"clients": ["more"]}}, [WEIGHT]),
+        # Columns with a bound, in every round; everything else as ever.
+        ({"clients": {"weight": [0.5, 1e-14]}}, CLOSE, []),
+        ({"clients": {"weight": [0.5, 1e-12]}}, CLOSE, [WEIGHT]),
+        ({"clients": {"weight": [0.5, np.nan]}}, CLOSE, [WEIGHT]),
+        ({"state": {"bank": "c"}}, CLOSE, ["the hash of its bank differs"]),
         # An exception bounds the first round alone.
         ({"rounds": {"train_loss": [2.3 + 5e-8, 1.0]}, **OTHER_STATE}, BOUNDED, []),
         (
@@ -164,6 +170,7 @@ def test_a_row_that_the_base_lacks_is_not_compared(tmp_path):
     [
         ("[{runs: '*', commit: a, reason: b}]", "has no difference, columns or new"),
         ("[{runs: '*', commit: a, reason: b, new: true, columns: all}]", "one of them alone"),
+        ("[{runs: '*', commit: a, reason: b, difference: 0, columns: all}]", "one of them alone"),
         ("[{runs: '*', commit: a, difference: 0}]", "has no reason"),
         ("[{added: {rounds: [more]}, reason: b}]", "has no commit"),
         ("[{runs: '*', commit: a, reason: b, difference: 0.1}]", "at most 1e-06"),
