@@ -6,53 +6,50 @@ clients got enough, and may draw again.
 """
 
 import numpy as np
-from numpy import ndarray
-from numpy.random import Generator
 
 
-def iid(labels: ndarray, clients: int, _: float, draw: Generator) -> ndarray:
+def iid(
+    labels: np.ndarray, num_clients: int, _: float, generator: np.random.Generator
+) -> np.ndarray:
     """Divide the samples at random into parts whose sizes differ by at most 1."""
     client = np.empty(len(labels), dtype=np.int32)
-    order = draw.permutation(len(labels))
-    for k, part in enumerate(np.array_split(order, clients)):
-        client[part] = k
+    client[generator.permutation(len(labels))] = _even_parts(len(labels), num_clients)
     return client
 
 
-def dirichlet(labels: ndarray, clients: int, alpha: float, draw: Generator) -> ndarray:
+def dirichlet(
+    labels: np.ndarray, num_clients: int, alpha: float, generator: np.random.Generator
+) -> np.ndarray:
     """Cut each class c at round(n_c · cumsum(p_c)), with shares p_c ~ Dir(α 1_K).
 
     As NIID-Bench (Li et al. 2022), but without the cap on sizes found in its code.
     """
     client = np.empty(len(labels), dtype=np.int32)
     for label in np.unique(labels):
-        members = draw.permutation(np.flatnonzero(labels == label))
-        parts = _cut(members, draw.dirichlet(np.full(clients, alpha)))
+        members = generator.permutation(np.flatnonzero(labels == label))
+        parts = _parts(len(members), generator.dirichlet(np.full(num_clients, alpha)))
         # In a random order: with even shares the same cuts are rounded up in every class, and some
         # clients would get twice as much as others.
-        for k, part in zip(draw.permutation(clients), parts, strict=True):
-            client[part] = k
+        client[members] = generator.permutation(num_clients)[parts]
     return client
 
 
-def quantity(labels: ndarray, clients: int, beta: float, draw: Generator) -> ndarray:
+def quantity(
+    labels: np.ndarray, num_clients: int, beta: float, generator: np.random.Generator
+) -> np.ndarray:
     """Cut the samples, in random order, at round(n · cumsum(q)), with shares q ~ Dir(β 1_K).
 
     The quantity skew of NIID-Bench (Li et al. 2022): sizes differ, classes are IID.
     """
     client = np.empty(len(labels), dtype=np.int32)
-    shares = draw.dirichlet(np.full(clients, beta))
-    for k, part in enumerate(_cut(draw.permutation(len(labels)), shares)):
-        client[part] = k
+    shares = generator.dirichlet(np.full(num_clients, beta))
+    client[generator.permutation(len(labels))] = _parts(len(labels), shares)
     return client
 
 
-def _cut(members: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
-    cuts = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
-    return np.split(members, np.minimum(cuts, len(members)))
-
-
-def classes_each(labels: ndarray, clients: int, count: float, draw: Generator) -> ndarray:
+def classes_each(
+    labels: np.ndarray, num_clients: int, count: float, generator: np.random.Generator
+) -> np.ndarray:
     """Give every client samples of exactly ``count`` classes.
 
     Each client takes the classes with the fewest holders so far (ties at random), so the numbers of
@@ -63,25 +60,33 @@ def classes_each(labels: ndarray, clients: int, count: float, draw: Generator) -
         ValueError: There are too few classes, clients or samples.
     """
     classes, counts = np.unique(labels, return_counts=True)
-    holders: list[list[int]] = [[] for _ in classes]
-    for k in range(clients):
-        load = np.array([len(held) for held in holders])
-        ranked = np.lexsort((draw.random(len(classes)), load))
-        for c in ranked[: int(count)]:
-            holders[c].append(k)
-    sizes = np.array([len(held) for held in holders])
-    if count > len(classes) or not (sizes > 0).all() or (sizes > counts).any():
+    holds = np.zeros((num_clients, len(classes)), dtype=bool)
+    for k in range(num_clients):
+        ranked = np.lexsort((generator.random(len(classes)), holds.sum(axis=0)))
+        holds[k, ranked[: int(count)]] = True
+    holders = holds.sum(axis=0)
+    if count > len(classes) or (holders == 0).any() or (holders > counts).any():
         raise ValueError(
-            f"classes~{count}: {clients} clients cannot share {len(classes)} classes, the smallest "
-            f"of {counts.min()} samples; use other numbers of clients or of classes per client"
+            f"classes~{count}: {num_clients} clients cannot share {len(classes)} classes, of which "
+            f"the smallest has {counts.min()} samples; use other numbers of clients or of classes"
         )
     client = np.empty(len(labels), dtype=np.int32)
-    for label, held in zip(classes, holders, strict=True):
-        members = draw.permutation(np.flatnonzero(labels == label))
-        parts = np.array_split(members, len(held))
-        for k, part in zip(draw.permutation(held), parts, strict=True):
-            client[part] = k
+    for c, label in enumerate(classes):
+        members = generator.permutation(np.flatnonzero(labels == label))
+        parts = _even_parts(len(members), holders[c])
+        client[members] = generator.permutation(np.flatnonzero(holds[:, c]))[parts]
     return client
+
+
+def _even_parts(total: int, count: int) -> np.ndarray:
+    """Return the part [total] of each of so many samples in a row; sizes differ by at most 1."""
+    return np.sort(np.arange(total) % count)
+
+
+def _parts(total: int, shares: np.ndarray) -> np.ndarray:
+    """Return the part [total] of each of so many samples in a row, cut by cumulative shares."""
+    ends = np.rint(np.cumsum(shares)[:-1] * total)
+    return np.searchsorted(ends, np.arange(total), side="right")
 
 
 #: By kind of skew.

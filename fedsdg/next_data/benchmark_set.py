@@ -17,7 +17,7 @@ def take_benchmark(
     and each class keeps at least one; with a test set by seed they are taken from that.
 
     Args:
-        partition: The partition; it keeps its hash.
+        partition: The partition.
         size: Number of samples; fewer are taken where a class would lose its last one.
         generator: Source of randomness.
 
@@ -36,12 +36,13 @@ def take_benchmark(
     most = len(pool) if fixed else len(pool) - 1
     if not 1 <= size <= most:
         raise ValueError(
-            f"benchmark_images is {size}, but must be 1 to {most}, so that every client of "
-            f"{partition.facts['dataset']} can train and there are test images left"
+            f"benchmark_images is {size}; make it 1 to {most}, so that clients train and are tested"
         )
     chosen = pool[stratified_choice(partition.label[pool], size, generator, keep=int(fixed))]
-    client = partition.client.copy()
-    split = partition.split.copy()
-    client[chosen] = -1
-    split[chosen] = LEFT_OUT
-    return chosen, replace(partition, client=client, split=split)
+    taken = np.isin(np.arange(len(partition.split)), chosen)
+    rest = replace(
+        partition,
+        client=np.where(taken, np.int32(-1), partition.client),
+        split=np.where(taken, np.int8(LEFT_OUT), partition.split),
+    )
+    return chosen, rest

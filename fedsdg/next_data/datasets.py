@@ -30,6 +30,7 @@ class ImageData:
     """Labelled images, training images first.
 
     Raises:
+        TypeError: Labels are no whole numbers.
         ValueError: An array has a wrong type or shape, or a label is out of range.
 
     Example:
@@ -41,7 +42,7 @@ class ImageData:
     name: str
     "name of the data set"
     images: np.ndarray
-    "uint8 [n, H, W] grey or [n, H, W, 3] colour"
+    "uint8 [n, H, H] grey or [n, H, H, 3] colour"
     labels: np.ndarray
     "int64 [n], 0 … num_classes − 1"
     num_classes: int
@@ -55,24 +56,28 @@ class ImageData:
     facts: Mapping[str, Any] = field(default_factory=dict)
     "origin of the images and what was done to them, for the provenance of runs"
     notes: tuple[str, ...] = ()
-    "what a user should know about the data: sentences that a command prints once"
+    "properties of the data that a command prints once, such as ignored files"
 
     def __post_init__(self) -> None:
         """Check the arrays and bring them to their types."""
         count, *shape = self.images.shape
         test = np.zeros(count, dtype=bool) if self.test is None else self.test.astype(bool)
         object.__setattr__(self, "test", test)
-        object.__setattr__(self, "labels", self.labels.astype(np.int64))
-        image = len(shape) >= 2 and shape[2:] in ([], [3]) and self.images.dtype == np.uint8
-        if not image or not len(self.labels) == len(test) == count:
+        object.__setattr__(self, "labels", self.labels.astype(np.int64, casting="same_kind"))
+        square = len(shape) >= 2 and shape[0] == shape[1] and shape[2:] in ([], [3])
+        if not square or self.images.dtype != np.uint8:
             raise ValueError(
-                f"{self.name!r}: {len(self.labels)} labels, {len(test)} flags for {count} images "
-                f"{self.images.dtype} {shape}; give uint8 [n, H, W] or [n, H, W, 3], n and n"
+                f"{self.name!r}: images are {self.images.dtype} [n, {str(shape)[1:]}; give uint8 "
+                "[n, H, H] or [n, H, H, 3]"
+            )
+        if not len(self.labels) == len(test) == count:
+            raise ValueError(
+                f"{self.name!r}: {len(self.labels)} labels and {len(test)} flags for {count} images"
             )
         if count and not 0 <= self.labels.min() <= self.labels.max() < self.num_classes:
-            numbers = f"from {self.labels.min()} to {self.labels.max()}"
             raise ValueError(
-                f"{self.name!r}: labels {numbers} of {self.num_classes} classes from 0"
+                f"{self.name!r}: labels lie in {self.labels.min()} … {self.labels.max()}; number "
+                f"the {self.num_classes} classes from 0"
             )
 
     @cached_property
@@ -83,9 +88,9 @@ class ImageData:
             digest.update(np.ascontiguousarray(values).data)
         columns = dict(sorted(self.columns.items()))
         if self.classes or columns:
+            names = {name: column.names for name, column in columns.items()}
             # The empty list held names of domains in the first edition.
-            named = [self.classes, [], {name: column.names for name, column in columns.items()}]
-            digest.update(json.dumps(named).encode())
+            digest.update(json.dumps([self.classes, [], names]).encode())
         for column in columns.values():
             digest.update(np.ascontiguousarray(column.codes, dtype="<i8").data)
         return digest.hexdigest()
@@ -119,10 +124,10 @@ def stratified_choice(
     largest = np.lexsort((classes, -remainder))
     quota[largest[: total - int(quota.sum())]] += 1
     quota = np.minimum(quota, np.maximum(counts - keep, 0))
-    chosen = []
-    for label, count in zip(classes, quota, strict=True):
-        members = generator.permutation(np.flatnonzero(labels == label))
-        chosen.append(members[:count])
+    chosen = [
+        generator.permutation(np.flatnonzero(labels == label))[:count]
+        for label, count in zip(classes, quota, strict=True)
+    ]
     return np.sort(np.concatenate(chosen))
 
 

@@ -12,15 +12,24 @@ import string
 import numpy as np
 
 LETTERS = string.ascii_lowercase + string.ascii_uppercase
-_FACES = "Sans Sans-Bold Sans-Oblique Sans-BoldOblique SansMono SansMono-Bold SansMono-Oblique"
-_FACES += " SansMono-BoldOblique Serif Serif-Bold Serif-Italic Serif-BoldItalic"
-#: matplotlib's own fonts.
-FONTS = tuple(f"DejaVu{face}.ttf" for face in _FACES.split())
+#: Files of matplotlib's own fonts.
+FONTS = (
+    "DejaVuSans.ttf",
+    "DejaVuSans-Bold.ttf",
+    "DejaVuSans-Oblique.ttf",
+    "DejaVuSans-BoldOblique.ttf",
+    "DejaVuSansMono.ttf",
+    "DejaVuSansMono-Bold.ttf",
+    "DejaVuSansMono-Oblique.ttf",
+    "DejaVuSansMono-BoldOblique.ttf",
+    "DejaVuSerif.ttf",
+    "DejaVuSerif-Bold.ttf",
+    "DejaVuSerif-Italic.ttf",
+    "DejaVuSerif-BoldItalic.ttf",
+)
 _BLOCK = 4  # ink is counted in blocks of 4×4 pixels
 _MASTER = 64  # height and width of the undistorted letters
-_REACH = 0.95  # share of the image's height that a letter fills
 _POINTS = 160  # size of the font before letters are fitted into their box
-_WAVES = 4  # control points per axis of the smooth displacement
 
 
 def render_letters(
@@ -49,7 +58,8 @@ def render_letters(
     labels = generator.integers(len(LETTERS), size=count)
     faces = generator.integers(len(FONTS), size=count)
     affine = torch.from_numpy(_affine(count, generator))
-    waves = generator.standard_normal((count, 2, _WAVES, _WAVES), dtype=np.float32)
+    # 4×4 control points of the smooth displacement.
+    waves = generator.standard_normal((count, 2, 4, 4), dtype=np.float32)
     wobble = torch.from_numpy(np.float32(0.06) * waves)
     spread = np.float32(0.2) * generator.standard_normal(count, dtype=np.float32)
     width = torch.from_numpy(np.float32(0.2) * np.exp(spread))
@@ -78,11 +88,10 @@ def _affine(count: int, generator: np.random.Generator) -> np.ndarray:
     angle = np.deg2rad(12.0) * generator.standard_normal(count)
     slant = 0.15 * generator.standard_normal(count)
     stretch = np.exp(0.1 * generator.standard_normal((count, 2)))
-    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    lean = np.tile(np.eye(2), (count, 1, 1))
-    lean[:, 0, 1] = slant
-    linear = (np.moveaxis(turn, -1, 0) @ lean) * stretch[:, :, None]
     offset = 0.05 * generator.standard_normal((count, 2, 1))
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    lean = np.array([[np.ones(count), slant], [np.zeros(count), np.ones(count)]])
+    linear = (np.moveaxis(turn, -1, 0) @ np.moveaxis(lean, -1, 0)) * stretch[:, :, None]
     return np.concatenate([linear, offset], axis=-1).astype(np.float32)
 
 
@@ -115,12 +124,10 @@ def _bitmap(font: str, letter: str) -> np.ndarray:
     # Cropped to the ink: a font's own box has margins that differ left and right.
     canvas = canvas.point([0] * 128 + [255] * 128)
     canvas = canvas.crop(canvas.getbbox())
-    height = round(_MASTER * _REACH)
+    height = round(0.95 * _MASTER)
     # A narrow letter (i, l) keeps its shape; a wide one (m, W) is squeezed like a written digit.
     width = min(round(canvas.width * height / canvas.height), round(0.625 * height))
     small = canvas.resize((max(width, 2), height), Image.Resampling.BOX)
-    box = np.zeros((_MASTER, _MASTER), dtype=bool)
-    row = (_MASTER - height) // 2
-    column = (_MASTER - small.width) // 2
-    box[row : row + height, column : column + small.width] = np.asarray(small) >= 128
-    return box
+    box = Image.new("L", (_MASTER, _MASTER), 0)
+    box.paste(small, ((_MASTER - small.width) // 2, (_MASTER - height) // 2))
+    return np.asarray(box) >= 128

@@ -11,11 +11,7 @@ _LUMA = (0.299, 0.587, 0.114)
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """Stored images, and how a model takes them.
-
-    Raises:
-        ValueError: The images are not square.
-    """
+    """Stored images, and how a model takes them."""
 
     stored: np.ndarray
     "uint8 [n, H, H] grey or [n, H, H, 3] colour"
@@ -28,19 +24,13 @@ class Pictures:
     std: Sequence[float]
     "standard deviation per channel of the input"
 
-    def __post_init__(self) -> None:
-        """Check that the images are square."""
-        shape = self.stored.shape[1:]
-        if len(shape) < 2 or shape[0] != shape[1]:
-            raise ValueError(f"images must be square, not of the shape {list(shape)}; resize them")
-
-    def prepared(self, images: np.ndarray | None = None, chunk: int = 256) -> np.ndarray:
+    def prepared(self, images: np.ndarray, chunk: int = 256) -> np.ndarray:
         """Scale to [0, 1], resize, convert grey and colour, and normalise as (x − mean) / std.
 
         Grey becomes equal channels, colour becomes luma. Resizing is bilinear with antialiasing.
 
         Args:
-            images: Images of the stored kind; None: the stored ones.
+            images: The stored images, or others of their kind.
             chunk: Number of images that are converted at a time.
 
         Returns:
@@ -49,10 +39,8 @@ class Pictures:
         import torch
         from torch.nn.functional import interpolate
 
-        images = self.stored if images is None else images
-        shift = torch.tensor(self.mean, dtype=torch.float32).view(1, -1, 1, 1)
-        scale = torch.tensor(self.std, dtype=torch.float32).view(1, -1, 1, 1)
-        luma = torch.tensor(_LUMA, dtype=torch.float32).view(1, 3, 1, 1)
+        mean, std = torch.tensor([self.mean, self.std]).view(2, 1, -1, 1, 1)
+        luma = torch.tensor(_LUMA).view(1, 3, 1, 1)
         shape = (len(images), self.channels, self.size, self.size)
         prepared = np.empty(shape, dtype=np.float32)
         for start in range(0, len(images), chunk):
@@ -63,5 +51,5 @@ class Pictures:
             if part.shape[2] != self.size:
                 part = interpolate(part, size=shape[2:], mode="bilinear", antialias=True)
             # A grey part broadcasts against three means.
-            prepared[start : start + chunk] = ((part - shift) / scale).numpy()
+            prepared[start : start + chunk] = ((part - mean) / std).numpy()
         return prepared

@@ -7,6 +7,7 @@ method, so that methods are compared on identical clients.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -45,10 +46,7 @@ class PartitionSettings:
             ValueError: ``min_samples`` is too small.
         """
         if self.min_samples < self.min_test + 2:
-            raise ValueError(
-                f"min_samples is {self.min_samples}, but must be at least min_test + 2 = "
-                f"{self.min_test + 2}, for 1 validation and 1 training sample"
-            )
+            raise ValueError(f"min_samples is {self.min_samples}; make it at least min_test + 2")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,21 +61,15 @@ class Partition:
     "int64 [n]"
     facts: Mapping[str, Any]
     "all that it was made from: dataset, skew, num_clients, seed, num_classes, …"
-    sha256: str = ""
-    "``digest``; another one is kept, so that a partition without its benchmark set keeps its own"
-
-    def __post_init__(self) -> None:
-        """Add the hash where none is given."""
-        if not self.sha256:
-            object.__setattr__(self, "sha256", self.digest())
 
     @property
     def num_clients(self) -> int:
         """Number of clients K."""
         return int(self.facts["num_clients"])
 
-    def digest(self) -> str:
-        """Return the SHA-256 of the facts (canonical JSON) and of the arrays (as int32)."""
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the facts (canonical JSON) and of the arrays (as int32)."""
         digest = hashlib.sha256(canonical_json(dict(self.facts)).encode())
         for values in (self.client, self.split, self.label):
             digest.update(np.ascontiguousarray(values, dtype="<i4").tobytes())
@@ -144,23 +136,24 @@ def partition_clients(
         [36, 14, 22]
     """
     generator = stream("partition", seed)
-    fixed = settings.test == "fixed"
-    global_test = global_test_set(data.labels, data.test, None if fixed else generator)
+    by_seed = generator if settings.test == "by-seed" else None
+    global_test = global_test_set(data.labels, data.test, by_seed)
     client = np.full(len(data.labels), -1, dtype=np.int32)
     split = np.full(len(data.labels), LEFT_OUT, dtype=np.int8)
     split[global_test] = GLOBAL_TEST
     shared = np.flatnonzero(split == LEFT_OUT)
     facts: dict[str, Any] = asdict(settings)
-    if not fixed:
+    if by_seed:
         del facts["test"]  # As in partitions made before there was a choice.
     if data.classes:
         facts["classes"] = list(data.classes)
     if skew.kind == "column":
         if skew.column not in data.columns:
-            known = hint(skew.column, data.columns)
-            raise ValueError(f"{data.name!r} has no column {skew.column!r}{known}")
-        column = data.columns[skew.column]
-        column = column._replace(codes=column.codes[shared])
+            raise ValueError(
+                f"{data.name!r} has no column {skew.column!r}{hint(skew.column, data.columns)}"
+            )
+        codes, names = data.columns[skew.column]
+        column = Column(codes[shared], names)
         allocated = _natural_clients(column, num_clients, settings, generator)
     else:
         allocated = _allocate(data.labels[shared], num_clients, skew, settings, generator)
@@ -195,7 +188,7 @@ def split_sizes(count: int, min_test: int) -> tuple[int, int]:
 def large_enough(column: Column, min_samples: int) -> np.ndarray:
     """Return the sorted codes of the values of a column that have enough samples for a client."""
     counts = np.bincount(column.codes[column.codes >= 0], minlength=len(column.names))
-    return np.flatnonzero(counts >= max(min_samples, 1))
+    return np.flatnonzero(counts >= min_samples)
 
 
 def _natural_clients(
@@ -208,9 +201,8 @@ def _natural_clients(
             f"only {len(able)} values of the column have {settings.min_samples} samples, too few "
             f"for {num_clients} clients; lower federation.clients or partition.min_samples"
         )
-    chosen = able
-    if num_clients < len(able):
-        chosen = np.sort(generator.choice(able, num_clients, replace=False))
+    drawn = num_clients < len(able)
+    chosen = np.sort(generator.choice(able, num_clients, replace=False)) if drawn else able
     # The last entry is for samples without a value, whose code is −1.
     number = np.full(len(column.names) + 1, -1, dtype=np.int32)
     number[chosen] = np.arange(num_clients)
@@ -227,19 +219,14 @@ def _allocate(
     labels: np.ndarray, num_clients: int, skew: Skew, settings: PartitionSettings, generator: Any
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Draw until every client has enough; return the client of each sample, and facts."""
-    allocate = ALLOCATIONS[skew.kind]
-    best = 0
-    if num_clients * settings.min_samples <= len(labels):
-        for attempt in range(1, settings.retries + 2):
-            client = allocate(labels, num_clients, skew.number, generator)
-            least = int(np.bincount(client, minlength=num_clients).min())
-            if least >= settings.min_samples:
-                return client, {"attempts": attempt}
-            best = max(best, least)
+    for attempt in range(1, settings.retries + 2):
+        client = ALLOCATIONS[skew.kind](labels, num_clients, skew.number, generator)
+        if np.bincount(client, minlength=num_clients).min() >= settings.min_samples:
+            return client, {"attempts": attempt}
     raise ValueError(
         f"{skew.text}: no draw of {settings.retries + 1} gave {num_clients} clients "
-        f"{settings.min_samples} of {len(labels)} samples each (the best left one with {best}); "
-        "use fewer clients, less skew, or a smaller min_samples"
+        f"{settings.min_samples} of {len(labels)} samples each; use fewer clients, less skew, or a "
+        "smaller min_samples"
     )
 
 
@@ -248,11 +235,10 @@ def _train_on_every_class(label: np.ndarray, client: np.ndarray, split: np.ndarr
     held = client >= 0
     for missing in np.setdiff1d(label[held], label[split == TRAIN]):
         counts = np.bincount(label[split == TRAIN], minlength=label.max() + 1)
+        # Never the last training sample of another class.
+        spare = (split == TRAIN) & (counts[label] > 1)
         for sample in np.flatnonzero(held & (label == missing)):
-            same = (client == client[sample]) & (split == TRAIN)
-            # Never the last training sample of another class.
-            spare = np.flatnonzero(same & (counts[label] > 1))
-            if len(spare):
-                split[spare[0]] = split[sample]
-                split[sample] = TRAIN
+            partners = np.flatnonzero(spare & (client == client[sample]))
+            if len(partners):
+                split[[sample, partners[0]]] = split[[partners[0], sample]]
                 break

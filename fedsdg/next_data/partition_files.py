@@ -58,8 +58,7 @@ def read_partition(path: str | os.PathLike[str], dataset_sha256: str | None = No
             table = file.read()
         facts = json.loads(table.schema.metadata[METADATA_KEY])
         sha256 = facts.pop("sha256")
-        sizes = facts.pop("sizes")
-        del facts["class_counts"]
+        del facts["sizes"], facts["class_counts"]
         partition = Partition(
             client=table["client"].to_numpy().astype(np.int32),
             split=np.array([SPLITS.index(name) for name in table["split"].to_pylist()], np.int8),
@@ -67,12 +66,10 @@ def read_partition(path: str | os.PathLike[str], dataset_sha256: str | None = No
             facts=facts,
         )
         held = (partition.client[partition.split > TEST] >= 0).any()
-        found = partition.counts(partition.split, 3).tolist()
-        if held or found != sizes or partition.sha256 != sha256:
+        if held or partition.sha256 != sha256:
             raise ValueError("it was altered, or gives a client the global test set")
-        known = facts["dataset_sha256"]
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
         raise ValueError(f"partition {path} is damaged ({error}): {remedy} again") from error
-    if dataset_sha256 not in (None, known):
+    if dataset_sha256 not in (None, facts.get("dataset_sha256")):
         raise ValueError(f"partition {path} was made for other data than these: {remedy} again")
     return partition

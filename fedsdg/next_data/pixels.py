@@ -3,56 +3,54 @@
 import hashlib
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageColor, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
-from fedsdg.next_data.parts import Part, encoded_images
+from fedsdg.next_data.rows import Rows, content
 from fedsdg.next_data.sources import Source
 
-#: Height and width of images of several sizes where the declaration does not say.
-SIZE = 64
 # Raw modes such as RGB;16B (BGR;16 has 5 or 6 bits), and a PPM whose largest value is 1023 or more.
 _DEEP = re.compile(r"(?<!BGR);16|'ppm\w*'.*, \d{4,}\)\)")
 _FIT: dict[str, Any] = {"crop": ImageOps.fit, "pad": ImageOps.pad, "stretch": Image.Image.resize}
 
 
-def read_pixels(source: Source, parts: Sequence[Part]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Decode all images of a data set, in the order of their rows.
+def read_pixels(source: Source, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Decode all images of a data set.
 
     EXIF rotation is applied; transparent pixels are composed on ``source.background``; images of
     another size are resized bilinearly, as ``source.fit`` says.
 
     Args:
         source: The declaration.
-        parts: The encoded images, or their paths.
+        rows: The encoded images.
 
     Returns:
         The images, uint8 [n, S, S] grey or [n, S, S, 3] colour; a hash [n] of each before it was
-        resized; and whether each had transparent pixels, bool [n].
+        resized, equal for equal images; and whether each had transparent pixels, bool [n].
 
     Raises:
         ValueError: An image is missing, damaged, too large, deeper than 8 bits per channel or, in a
             built-in set, of another size than declared; the message names file and row.
     """
-    size, channels = _common_shape(source, parts)
-    background = ImageColor.getrgb(source.background)
-    count = sum(part.table.num_rows for part in parts)
-    images = np.empty((count, size, size, channels), dtype=np.uint8)
-    hashes = np.empty(count, dtype="S16")
-    transparent = np.zeros(count, dtype=bool)
-    for row, (where, content) in enumerate(encoded_images(source, parts)):
-        with _opened(where, content) as stored:
+    size, channels = _common_shape(source, rows)
+    images = np.empty((len(rows.images), size, size, channels), dtype=np.uint8)
+    hashes = np.empty(len(images), dtype="S16")
+    transparent = np.zeros(len(images), dtype=bool)
+    for row, where in enumerate(rows.where):
+        with _opened(where, rows.images[row]) as stored:
             image = ImageOps.exif_transpose(stored)
             if image.has_transparency_data:
                 layer = image.convert("RGBA")
                 transparent[row] = layer.getchannel("A").getextrema() != (255, 255)
-                image = Image.alpha_composite(Image.new("RGBA", image.size, background), layer)
+                image = Image.new("RGBA", image.size, source.background)
+                image.alpha_composite(layer)
             image = image.convert("L" if channels == 1 else "RGB")
-            hashes[row] = hashlib.blake2b(f"{image.size}".encode() + image.tobytes()).digest()
+            pixels = f"{image.size}".encode() + image.tobytes()
+            hashes[row] = hashlib.blake2b(pixels, digest_size=16).digest()
             if image.size != (size, size):
                 if source.built_in:
                     raise ValueError(f"{image.width}×{image.height} pixels, not {size}×{size}")
@@ -61,25 +59,25 @@ def read_pixels(source: Source, parts: Sequence[Part]) -> tuple[np.ndarray, np.n
     return images[..., 0] if channels == 1 else images, hashes, transparent
 
 
-def _common_shape(source: Source, parts: Sequence[Part]) -> tuple[int, int]:
-    """Return size and channels; reads the headers of the images where they are not declared."""
+def _common_shape(source: Source, rows: Rows) -> tuple[int, int]:
+    """Return size and channels; reads the headers of the images if they are not declared."""
     sizes = set()
     grey = True
     if not (source.size and source.channels):
-        for where, content in encoded_images(source, parts):
-            with _opened(where, content) as image:
+        for where, stored in zip(rows.where, rows.images, strict=True):
+            with _opened(where, stored) as image:
                 sizes.add(image.size)
                 grey = grey and image.mode in ("1", "L", "LA")
     width, height = min(sizes, default=(0, 0))
-    common = width if len(sizes) == 1 and width == height else SIZE
+    common = width if len(sizes) == 1 and width == height else 64
     return source.size or common, source.channels or (1 if grey else 3)
 
 
 @contextmanager
-def _opened(where: str, content: bytes) -> Iterator[Image.Image]:
+def _opened(where: str, stored: Any) -> Iterator[Image.Image]:
     """Open an image; whatever goes wrong becomes a sentence that names it."""
     try:
-        with Image.open(io.BytesIO(content)) as image:
+        with Image.open(io.BytesIO(content(stored))) as image:
             # Pillow cuts these to 8 bits, unless its mode is I or F.
             deep = _DEEP.search(str(getattr(image, "tile", "")))
             if deep or image.mode.startswith(("I", "F")):
@@ -88,5 +86,5 @@ def _opened(where: str, content: bytes) -> Iterator[Image.Image]:
     except Exception as error:  # Decoders raise many unrelated types on damaged files.
         problem = str(error).partition("\n")[0]
         if isinstance(error, UnidentifiedImageError):
-            problem = "it is no image that Pillow can read" if content else "it is missing or empty"
+            problem = "it is empty, or no image that Pillow can read"
         raise ValueError(f"{where}: the image cannot be used ({problem}); replace it") from error

@@ -4,12 +4,11 @@ Labels are numbered from 0 in sorted order, or in the order in which files decla
 """
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from fedsdg.next_data.datasets import Column, ImageData, global_test_set
-from fedsdg.next_data.parts import Cell, Part, cells_of, encoded_images, plain_columns, read_parts
+from fedsdg.next_data.rows import Rows, read_rows
 from fedsdg.next_data.sources import NUM_CLASSES, Source
 from fedsdg.rng import stream
 
@@ -21,8 +20,9 @@ def load(source: Source) -> ImageData:
         source: A built-in data set or a declared one.
 
     Returns:
-        The images with labels. ``notes`` say how many files were ignored, how many images had
-        transparent pixels, and how many test images are training images, with one pair.
+        The images with labels. ``notes`` say how many files were ignored, which classes have one
+        image, how many images had transparent pixels, and how many test images are training images,
+        with one pair.
 
     Raises:
         FileNotFoundError: There is nothing to read.
@@ -42,42 +42,56 @@ def load(source: Source) -> ImageData:
         return ImageData("digits", images, bundle.target, NUM_CLASSES["digits"])
     from fedsdg.next_data.pixels import read_pixels
 
-    data, parts, order = _labelled(source)
-    images, hashes, transparent = read_pixels(source, parts)
+    rows = read_rows(source)
+    data, order = _labelled(source, rows)
+    images, hashes, transparent = read_pixels(source, rows)
     notes = list(data.notes)
     count = int(transparent.sum())
     if count:
-        notes.append(f"{count} images have transparent pixels, composed on {source.background}")
+        notes.append(f"images with transparent pixels, made {source.background}: {count}")
     hashes = hashes[order]
     leaked = np.flatnonzero(data.test & np.isin(hashes, hashes[~data.test]))
     if len(leaked):
-        twins = np.flatnonzero(~data.test & (hashes == hashes[leaked[0]]))
-        names = [where for where, _ in encoded_images(source, parts)]
+        twin = np.flatnonzero(~data.test & (hashes == hashes[leaked[0]]))[0]
         notes.append(
-            f"{len(leaked)} of {data.test.sum()} test images are training images too, such as "
-            f"{names[order[leaked[0]]]}, which is {names[order[twins[0]]]}"
+            f"test images that are training images too: {len(leaked)} of {data.test.sum()}, such "
+            f"as {rows.where[order[leaked[0]]]}, which is {rows.where[order[twin]]}"
         )
-    facts = {"size": images.shape[1], "channels": 3 if images.ndim == 4 else 1, "fit": source.fit}
-    facts |= {"images": len(images), "transparent": count, "leaked": len(leaked)}
-    return replace(data, images=images[order], facts={**data.facts, **facts}, notes=tuple(notes))
+    facts = {
+        **data.facts,
+        "size": images.shape[1],
+        "channels": 3 if images.ndim == 4 else 1,
+        "fit": source.fit,
+        "images": len(images),
+        "transparent": count,
+        "leaked": len(leaked),
+    }
+    return replace(data, images=images[order], facts=facts, notes=tuple(notes))
 
 
 def survey(source: Source) -> ImageData:
     """Return a data set without decoding its images, which are uint8 [n, 0, 0] instead.
+
+    Args:
+        source: A built-in data set or a declared one.
 
     Raises:
         FileNotFoundError: There is nothing to read.
         ValueError: The data differ from the declaration, a label is empty, there is one class only,
             or a class occurs in the test split only.
     """
-    return load(source) if source.name == "digits" else _labelled(source)[0]
+    return load(source) if source.name == "digits" else _labelled(source, read_rows(source))[0]
 
 
-def _labelled(source: Source) -> tuple[ImageData, list[Part], np.ndarray]:
-    """Return the data set without pixels, its parts, and the row [n] of each sample."""
-    parts, ignored = read_parts(source)
-    columns = {name: _numbered(source, parts, name) for name in plain_columns(source, parts)}
-    codes, classes = columns[source.label]
+def _labelled(source: Source, rows: Rows) -> tuple[ImageData, np.ndarray]:
+    """Return the data set without pixels, training samples first, and the row [n] of each."""
+    codes, classes = rows.columns[source.label]
+    if (codes < 0).any():
+        where = rows.where[int(codes.argmin())]
+        raise ValueError(
+            f"{where}: column {source.label!r} is empty or the number of no class; correct it, or "
+            "remove the row"
+        )
     expected = NUM_CLASSES.get(source.name, max(len(classes), 2))
     if len(classes) != expected:
         raise ValueError(
@@ -85,9 +99,9 @@ def _labelled(source: Source) -> tuple[ImageData, list[Part], np.ndarray]:
             f"{expected}; set 'label' or correct the files"
         )
     notes = []
-    if ignored:
-        notes.append(f"{len(ignored)} files are no images or of no split, such as {ignored[0]}")
-    test = np.repeat([part.test for part in parts], [part.table.num_rows for part in parts])
+    if rows.ignored:
+        notes.append(f"ignored files: {len(rows.ignored)}, such as {rows.ignored[0]}")
+    test = rows.test.copy()
     if not test.any():
         test[global_test_set(codes, test, stream("test-split", 0))] = True
         single = [name for name, size in zip(classes, np.bincount(codes), strict=True) if size == 1]
@@ -101,32 +115,17 @@ def _labelled(source: Source) -> tuple[ImageData, list[Part], np.ndarray]:
             "or spell classes alike in both splits"
         )
     order = np.argsort(test, kind="stable")
-    pixels = np.empty((len(order), 0, 0), dtype=np.uint8)
-    data = ImageData(source.name, pixels, codes[order], expected, test[order], notes=tuple(notes))
-    facts: dict[str, Any] = {"hub": source.hub, "folder": source.folder}
+    data = ImageData(
+        name=source.name,
+        images=np.empty((len(order), 0, 0), dtype=np.uint8),
+        labels=codes[order],
+        num_classes=expected,
+        test=test[order],
+        facts={"hub": source.hub, "folder": source.folder},
+        notes=tuple(notes),
+    )
     if source.built_in:
-        return replace(data, facts=facts), parts, order
-    columns = {name: Column(one.codes[order], one.names) for name, one in columns.items()}
-    facts["classes"] = list(classes)
-    return replace(data, classes=classes, columns=columns, facts=facts), parts, order
-
-
-def _numbered(source: Source, parts: list[Part], name: str) -> Column:
-    """Return the cells of a column as numbers; −1 where a cell is empty."""
-    cells: list[Cell] = []
-    values: list[Cell] = []
-    for part in parts:
-        more, names = cells_of(part, name, empty=name != source.label)
-        cells += more
-        values += [value for value in names if value not in values]
-    if source.built_in and name == source.label and not values:
-        values = list(range(NUM_CLASSES[source.name]))
-    if len({type(value) for value in (*cells, *values)} - {type(None)}) > 1:
-        raise ValueError(
-            f"data set {source.name!r}: column {name!r} holds numbers in some rows, and texts or "
-            "names of classes in others; store one kind in all files"
-        )
-    values += sorted(set(cells) - {None, *values})  # type: ignore[type-var]
-    number: dict[Cell, int] = {value: code for code, value in enumerate(values)}
-    codes = np.array([number.get(cell, -1) for cell in cells], dtype=np.int64)
-    return Column(codes, tuple(map(str, values)))
+        return data, order
+    columns = {name: Column(codes[order], names) for name, (codes, names) in rows.columns.items()}
+    facts = {**data.facts, "classes": list(classes)}
+    return replace(data, classes=classes, columns=columns, facts=facts), order

@@ -55,9 +55,8 @@ def parse_skew(text: str) -> Skew:
     try:
         number = {"dirichlet": float, "quantity": float, "classes": int}[kind](rest)
         # Positional, the shortest text that reads back: never 1e-4.
-        positional = np.format_float_positional(number, trim="0")
-        digits = str(number) if kind == "classes" else positional
-        if 0 < number < math.inf and rest == digits:
+        spelled = np.format_float_positional(number, trim="-" if kind == "classes" else "0")
+        if 0 < number < math.inf and rest == spelled:
             return Skew(kind, text, number)
     except (KeyError, ValueError):
         pass

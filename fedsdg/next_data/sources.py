@@ -1,13 +1,22 @@
 """Declarations of data sets: the built-in ones, and users' own as a config describes them."""
 
 import re
-from dataclasses import replace
 from typing import Annotated, Literal
 
 from fedsdg.files import hint
 from fedsdg.parts import Range, part
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+#: Number of classes of each built-in data set, whose labels are 0 … C − 1.
+NUM_CLASSES = {
+    "digits": 10,
+    "mnist": 10,
+    "usps": 10,
+    "fashion_mnist": 10,
+    "cifar10": 10,
+    "cifar100": 100,
+    "tiny_imagenet_32": 200,
+}
 
 
 @part
@@ -25,23 +34,24 @@ class Source:
     """folder with parquet files, or with images as [train|test/]CLASS/image, or one
     parquet file; relative to the working directory, else to $FEDSDG_DATA"""
     hub: str | None = None
-    "OWNER/NAME or OWNER/NAME/SUBSET on the Hugging Face hub"
+    """OWNER/NAME or OWNER/NAME/SUBSET on the Hugging Face hub; files in the folder
+    $FEDSDG_DATA/`name` are read instead if there is one"""
     image: str = "image"
     "column of the encoded images"
     label: str = "label"
     "column of the labels, which are texts or whole numbers"
-    train: str | None = None
-    "split to train on; null: `train`, or all files where no file belongs to a split"
-    test: str | None = None
-    "split of the global test set; null: `test` if there is one, else a stratified fifth"
+    train: str = "train"
+    "split to train on; without any split, everything is for training"
+    test: str = "test"
+    "split of the global test set; without one, a stratified fifth is drawn"
     size: Annotated[int | None, Range(1)] = None
     "height and width in pixels; null: unchanged if all images are square and equal, else 64"
     channels: Literal[1, 3] | None = None
     "1 grey, 3 colour; null: 3 if any image has colour"
     fit: Literal["crop", "pad", "stretch"] = "crop"
     "how an image becomes square: its middle, padded with black, or stretched"
-    background: str = "white"
-    "colour behind transparent pixels, by a name or code of Pillow: `black`, `#808080`"
+    background: Literal["white", "grey", "black"] = "white"
+    "colour behind transparent pixels"
 
     def __post_init__(self) -> None:
         """Check the name and the origin.
@@ -51,7 +61,7 @@ class Source:
         """
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"name is {self.name!r}: use letters, digits, '_' and '-' for paths")
-        if self.name not in NUM_CLASSES and bool(self.folder) == bool(self.hub):
+        if not self.built_in and bool(self.folder) == bool(self.hub):
             raise ValueError(f"{self.name!r} needs 'folder' or 'hub', exactly one of them")
 
     @property
@@ -60,21 +70,25 @@ class Source:
         return self.name in NUM_CLASSES
 
 
-_GREY = {"mnist": ("ylecun/mnist", 28), "usps": ("flwrlabs/usps", 16)}
-_GREY |= {"fashion_mnist": ("zalando-datasets/fashion_mnist", 28)}
-#: Number of classes of each built-in data set, whose labels are 0 … C − 1.
-NUM_CLASSES = dict.fromkeys(["digits", *_GREY, "cifar10"], 10)
-NUM_CLASSES |= {"cifar100": 100, "tiny_imagenet_32": 200}
-_CIFAR = Source("cifar10", hub="uoft-cs/cifar10", image="img", size=32, channels=3)
+_SOURCES = (
+    Source("digits", size=8, channels=1),
+    Source("mnist", hub="ylecun/mnist", size=28, channels=1),
+    Source("usps", hub="flwrlabs/usps", size=16, channels=1),
+    Source("fashion_mnist", hub="zalando-datasets/fashion_mnist", size=28, channels=1),
+    Source("cifar10", hub="uoft-cs/cifar10", image="img", size=32, channels=3),
+    Source(
+        "cifar100",
+        hub="uoft-cs/cifar100",
+        image="img",
+        label="fine_label",
+        size=32,
+        channels=3,
+    ),
+    Source("tiny_imagenet_32", size=32, channels=3),
+)
 #: The built-in data sets. `digits` comes with scikit-learn; the others are parquet files in
 #: `$FEDSDG_DATA/NAME`, else from the hub.
-DATASETS = {
-    "digits": Source("digits", size=8, channels=1),
-    **{name: Source(name, hub=hub, size=size, channels=1) for name, (hub, size) in _GREY.items()},
-    "cifar10": _CIFAR,
-    "cifar100": replace(_CIFAR, name="cifar100", hub="uoft-cs/cifar100", label="fine_label"),
-    "tiny_imagenet_32": Source("tiny_imagenet_32", size=32, channels=3),
-}
+DATASETS = {source.name: source for source in _SOURCES}
 
 
 def built_in(name: str) -> Source:

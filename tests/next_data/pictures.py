@@ -28,19 +28,19 @@ def folder(root, counts, start=0):
         (root / name).mkdir(parents=True, exist_ok=True)
         for k in range(count):
             start += 1
-            Image.fromarray(noise(start)).save(root / name / f"{k}.png")
+            (root / name / f"{k}.png").write_bytes(encoded(noise(start)))
     return root
 
 
-def table(file, images, names=None, **columns):
+def table(file, images, labels, names=None, **columns):
     """Write a parquet file as the hub has them; ``names``: classes of the column ``label``."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    cells = [one if isinstance(one, bytes) else encoded(one) for one in images]
-    structs = [{"bytes": cell or None, "path": None} for cell in cells]
-    found = pa.table({"image": pa.array(structs), **columns})
+    cells = [image if isinstance(image, bytes) else encoded(image) for image in images]
+    structs = pa.array([{"bytes": cell or None, "path": None} for cell in cells])
+    rows = pa.table({"image": structs, "label": pa.array(list(labels)), **columns})
     if names:
         features = {"label": {"names": names, "_type": "ClassLabel"}}
         stored = json.dumps({"info": {"features": features}})
-        found = found.replace_schema_metadata({"huggingface": stored})
-    pq.write_table(found, file)
+        rows = rows.replace_schema_metadata({"huggingface": stored})
+    pq.write_table(rows, file)
     return file
