@@ -98,7 +98,7 @@ cifar100-pilot: $(INSTALLED) ## a pilot of it among 100 clients, in part (BACKBO
 	  $(GRID) cifar100-pilot $(if $(BACKBONE),--set backbone=$(BACKBONE)) --only $$part || exit; \
 	done
 
-extended: $(INSTALLED) ## the ten extended experiments: hours
+extended: $(INSTALLED) ## the nine extended experiments: hours
 	set -e; for file in config/extended/*.yaml; do $(GRID) $$file; done
 
 test: $(INSTALLED) ## every check and test

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedsdg.data.datasets import ImageData, image_data
+from fedsdg.data.datasets import ImageData
 from fedsdg.experiment.building import build
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.config_files import load_config
@@ -55,7 +55,7 @@ class Model(NamedTuple):
         draw = np.random.default_rng(0)
         pixels = draw.integers(0, 256, (RANDOM_IMAGES, 32, 32, 3), dtype=np.uint8)
         labels = draw.integers(0, RANDOM_CLASSES, RANDOM_IMAGES)
-        return image_data("random", pixels, labels, RANDOM_CLASSES)
+        return ImageData("random", pixels, labels, RANDOM_CLASSES)
 
 
 MODELS = {

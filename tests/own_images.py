@@ -38,21 +38,21 @@ def stamped(number: int, size: int = 8, colour: bool = False) -> np.ndarray:
 
 
 PHOTO_CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
-PHOTO_DOMAINS = ("art", "cartoon", "photo", "sketch")
+_STYLES = ("art", "cartoon", "photo", "sketch")
 
 
 def write_photographs(folder: Path, each: int = 10, seed: int = 0) -> None:
-    """Seven classes in four domains as DOMAIN/CLASS/N.jpg, in colour, of several sizes.
+    """Seven classes in four styles as CLASS/STYLE-N.jpg, in colour, of several sizes.
 
-    A class has a hue, a domain a brightness, so that both can be learned.
+    A class has a bright stripe of its own, a style a brightness.
     """
     generator = np.random.default_rng(seed)
-    for d, domain in enumerate(PHOTO_DOMAINS):
+    for s, style in enumerate(_STYLES):
         for c, name in enumerate(PHOTO_CLASSES):
             for number in range(each):
                 height, width = generator.integers(20, 40, 2)
-                pixels = generator.normal(60 + 30 * d, 12, (height, width, 3))
+                pixels = generator.normal(60 + 30 * s, 12, (height, width, 3))
                 rows = slice(c * height // 7, (c + 2) * height // 7)
                 pixels[rows] += 70
-                file = folder / domain / name / f"{number}.jpg"
+                file = folder / name / f"{style}-{number}.jpg"
                 write_image(file, pixels.clip(0, 255).astype(np.uint8))

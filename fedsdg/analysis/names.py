@@ -16,7 +16,6 @@ _SKEWS = {
     "dirichlet": "α = {}",
     "classes": "{} classes per client",
     "quantity": "quantity β = {}",
-    "domains": "one domain per client",
     "column": "clients by {}",
     "iid": "IID",
 }

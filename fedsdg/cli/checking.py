@@ -56,7 +56,7 @@ def check(
 
 
 def _check_config(config: Config, brief: bool, json: bool) -> int:
-    from fedsdg.experiment.declared_data import class_count
+    from fedsdg.experiment.declared_data import class_count, notes
     from fedsdg.experiment.possible import require_possible
 
     require_possible(config)
@@ -85,6 +85,8 @@ def _check_config(config: Config, brief: bool, json: bool) -> int:
     remarks = [remark for case in cases for remark in case.remarks(config.federation.clients)]
     for remark in dict.fromkeys(remarks):
         print(f"fedsdg: {remark}", file=sys.stderr)
+    for note in notes(config.own):
+        print(f"fedsdg: {note}", file=sys.stderr)
     print_remarks(config)
     return 0
 

@@ -39,7 +39,7 @@ def completion(shell: Literal["bash", "zsh"]) -> None:
     import shtab
 
     from fedsdg.cli.rendering import OTHERS
-    from fedsdg.data.datasets import DATASETS
+    from fedsdg.data.sources import DATASETS
     from fedsdg.files.declarations import names
 
     # The words that complete an argument, by what the help calls it.

@@ -48,7 +48,6 @@ def partition(
         raise ValueError(f"--output names {twice[0]} twice; name one file a seed")
     require_writable(*output, kind="file")
     from fedsdg.data.partition_files import write_partition
-    from fedsdg.data.splits import listed
     from fedsdg.experiment.loading import load_images
     from fedsdg.experiment.material import make_partition
 
@@ -57,22 +56,20 @@ def partition(
         number = clients or config.federation.clients
         made = make_partition(images, skew, one_seed, number, config.partition)
         write_partition(made, file)
-        sizes = made.sizes().sum(1)
+        sizes = made.counts(made.split, 3).sum(1)
         print(
             f"{file}: {made.num_clients} clients with {sizes.min()} to {sizes.max()} "
-            f"samples after {made.attempts} draw(s)"
+            f"samples after {made.facts['attempts']} draw(s)"
         )
-    if "left_out" in images.facts:
-        print(f"left out, since in no split: {listed(images.facts['left_out'])}")
-    duplicates = images.facts.get("duplicates")
-    if duplicates is not None:
-        pairs = "".join(f", {test} is {train}" for test, train in duplicates["pairs"])
-        print(f"test images that are training images too: {duplicates['images']}{pairs}")
-    if made.natural is not None:
-        left = made.natural
+    for note in images.notes:
+        print(f"{images.name}: {note}")
+    if untrained := made.untrained_classes():
+        print(f"classes that no client trains on: {', '.join(untrained)}")
+    if left := made.facts.get("natural"):
         print(
-            f"left out: {left.too_small} clients with fewer than {config.partition.min_samples} "
-            f"samples and {left.not_drawn} that were not drawn, {left.samples_left_out} samples"
+            f"left out: {left['too_small']} clients with fewer than "
+            f"{config.partition.min_samples} samples and {left['not_drawn']} that were not drawn, "
+            f"{left['samples_left_out']} samples"
         )
 
 

@@ -60,14 +60,12 @@ def leave_out(why: str, **options: object) -> None:
 
 
 def print_remarks(config: Config) -> None:
-    """Say on standard error what is left out of a user's data, and how it suits the backbone."""
-    from fedsdg.experiment.declared_data import left_out, remarks
+    """Say on standard error how a user's data suit the backbone."""
+    from fedsdg.experiment.declared_data import remarks
 
-    lines = list(left_out(config.own))
     if config.trainable == "adapters":
-        lines += remarks(config.own, config.backbone, config.backbones[config.backbone])
-    for line in lines:
-        print(f"fedsdg: {line}", file=sys.stderr)
+        for line in remarks(config.own, config.backbone, config.backbones[config.backbone]):
+            print(f"fedsdg: {line}", file=sys.stderr)
 
 
 def print_failures(failed: Sequence[object], remedy: str) -> None:

@@ -1,22 +1,13 @@
-"""Data: image sets, letters for pretraining, and the split of samples among clients.
+"""Data: labelled images, and their partition among clients.
 
-Import the modules themselves; nothing is loaded here, so that ``import fedsdg.data`` stays cheap:
+Import the modules themselves; nothing is loaded here:
 
-- ``datasets``: the table of data sets and ``load_dataset``;
-- ``own_data``, ``own_rows``, ``own_images``: one's own data, as a config describes them;
-- ``data_files``, ``splits``: the files of a data set, and the split that each belongs to;
-- ``image_metadata``: tables ``metadata.csv`` beside images;
-- ``encoded_images``: formats of image files, and how deep their pixels are;
-- ``domains``: sets whose samples come from several domains;
-- ``images``: from uint8 pixels to what a backbone takes;
-- ``glyphs``: rendered letters, a source task made on the spot;
-- ``skew``, ``partition``: who holds which samples, and in which split;
-- ``natural``: clients that are the values of a column;
-- ``label_clusters``: clients whose labels are alike;
-- ``client_shares``: a share of the clients as whole clients;
-- ``client_groups``: which clients differ from the others, and which of them alike;
-- ``label_conflict``: clients that name the classes otherwise;
-- ``transforms``: images turned, thicker, noisy, inverted;
-- ``label_noise``: wrong labels at a rate for each client;
-- ``benchmark_set``: samples that the server keeps for itself.
+- ``sources``: declarations of data sets, and the table of built-in ones;
+- ``files``, ``rows``, ``pixels``: the files of a set, their columns, their images;
+- ``reading``: ``load`` a data set, or ``survey`` it without decoding an image;
+- ``datasets``: a loaded data set, its hash, stratified draws and the global test set;
+- ``images``: from stored pixels to the input of a backbone;
+- ``skew``, ``allocation``, ``partition``, ``partition_files``: samples of the clients;
+- ``benchmark_set``: samples that the server keeps;
+- ``glyphs``: rendered letters, a source task for pretraining.
 """

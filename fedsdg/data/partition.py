@@ -1,229 +1,244 @@
 """Partition a data set among clients, and split every client's samples.
 
-The door to everything about partitions: ``parse_skew``, ``partition_clients``, ``write_partition``
-and ``read_partition`` are all importable from here.
+A partition depends on the data set, the number of clients, the skew and the seed, never on the
+method, so that methods are compared on identical clients.
 """
 
-from __future__ import annotations
-
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from fedsdg.data.allocation import (
-    deal_classes,
-    deal_dirichlet_per_class,
-    deal_dirichlet_per_client,
-    deal_domains,
-    deal_iid,
-    deal_quantity,
-    mix,
-)
-from fedsdg.data.natural import deal_by_column
-from fedsdg.data.partition_files import read_partition, write_partition
-from fedsdg.data.partition_record import (
-    GLOBAL_TEST,
-    LEFT_OUT,
-    SPLITS,
-    TEST,
-    TRAIN,
-    VAL,
-    Natural,
-    Partition,
-)
-from fedsdg.data.partition_spec import PartitionSpec
-from fedsdg.data.skew import Skew, parse_skew
-from fedsdg.data.stratified import fixed_test_set, strata, stratified_choice
+from fedsdg.data.allocation import ALLOCATIONS
+from fedsdg.data.datasets import TEST_SHARE, Column, ImageData, global_test_set
+from fedsdg.data.skew import Skew
+from fedsdg.files import canonical_json, hint
+from fedsdg.parts import Absent, Range, part
+from fedsdg.rng import stream
 
-if TYPE_CHECKING:
-    from fedsdg.data.datasets import ImageData
+TRAIN, VAL, TEST, GLOBAL_TEST, LEFT_OUT = range(5)
+SPLITS = ("train", "val", "test", "global_test", "left_out")
+#: Training, validation and test shares of a client's samples.
+FRACTIONS = (0.5, 0.2, 0.3)
 
-__all__ = [
-    "GLOBAL_TEST",
-    "LEFT_OUT",
-    "SPLITS",
-    "TEST",
-    "TRAIN",
-    "VAL",
-    "Partition",
-    "PartitionSpec",
-    "Skew",
-    "parse_skew",
-    "partition_clients",
-    "read_partition",
-    "write_partition",
-]
+
+@part
+class PartitionSettings:
+    """How samples are divided among clients."""
+
+    min_samples: Annotated[int, Range(3)] = 12
+    "smallest number of samples of a client"
+    min_test: Annotated[int, Range(1)] = 3
+    "smallest number of test samples of a client"
+    retries: Annotated[int, Range(0)] = 200
+    "draws before the partition is given up with an error"
+    test: Annotated[Literal["fixed", "by-seed"], Absent("by-seed")] = "fixed"
+    """the global test set of data without a test split: `fixed`, a stratified fifth that depends on
+    the data alone, or `by-seed`, one for each seed"""
+
+    def __post_init__(self) -> None:
+        """Check that a client can have training, validation and test samples.
+
+        Raises:
+            ValueError: ``min_samples`` is too small.
+        """
+        if self.min_samples < self.min_test + 2:
+            raise ValueError(f"min_samples is {self.min_samples}; make it at least min_test + 2")
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The client and the split of each of n samples."""
+
+    client: np.ndarray
+    "int32 [n], 0 … K − 1; −1: of no client"
+    split: np.ndarray
+    "int8 [n]: TRAIN, VAL, TEST, GLOBAL_TEST or LEFT_OUT"
+    label: np.ndarray
+    "int64 [n]"
+    facts: Mapping[str, Any]
+    "all that it was made from: dataset, skew, num_clients, seed, num_classes, …"
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients K."""
+        return int(self.facts["num_clients"])
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the facts (canonical JSON) and of the arrays (as int32)."""
+        digest = hashlib.sha256(canonical_json(dict(self.facts)).encode())
+        for values in (self.client, self.split, self.label):
+            digest.update(np.ascontiguousarray(values, dtype="<i4").tobytes())
+        return digest.hexdigest()
+
+    def shards(self, split: int) -> list[np.ndarray]:
+        """Return the sorted sample indices of all K clients in one split."""
+        held = np.flatnonzero(self.split == split)
+        owner = self.client[held]
+        ends = np.cumsum(np.bincount(owner, minlength=self.num_clients))
+        # A stable sort leaves each client's samples in their order.
+        return np.split(held[np.argsort(owner, kind="stable")], ends[:-1])
+
+    def global_test(self) -> np.ndarray:
+        """Return the sorted sample indices of the global test set."""
+        return np.flatnonzero(self.split == GLOBAL_TEST)
+
+    def counts(self, values: np.ndarray, width: int) -> np.ndarray:
+        """Return the samples [K, width] of every client by ``split`` (width 3) or by ``label``."""
+        held = self.client >= 0
+        cells = self.client[held].astype(np.int64) * width + values[held]
+        return np.bincount(cells, minlength=self.num_clients * width).reshape(-1, width)
+
+    def untrained_classes(self) -> list[str]:
+        """Return the classes that no client trains on, by name.
+
+        There are such classes if a natural partition leaves out all clients that have them.
+        """
+        names = self.facts.get("classes") or range(self.facts["num_classes"])
+        missing = np.setdiff1d(self.label, self.label[self.split == TRAIN])
+        return [str(names[label]) for label in missing]
 
 
 def partition_clients(
-    data: ImageData,
-    *,
-    num_clients: int,
-    skew: Skew,
-    seed: int,
-    spec: PartitionSpec,
-    generator: np.random.Generator,
+    data: ImageData, num_clients: int, skew: Skew, seed: int, settings: PartitionSettings
 ) -> Partition:
-    """Give every sample of ``data`` to the global test set or to one split of one client.
+    """Assign every sample to the global test set or to one split of one client.
 
-    The global test set is the official one; where there is none, a part ``spec.global_test`` of the
-    samples, stratified by class (and by domain, where the data has domains), removed first: with
-    ``spec.test`` "fixed" the samples that ``fixed_test_set`` gives, whatever the seed, the skew and
-    the number of clients; with "by-seed" samples drawn from ``generator``. The others are dealt to
-    the clients by ``skew``, again and again (at most 1 + ``spec.retries`` times) until every client
-    has ``spec.min_samples``; then each client's samples are shuffled and cut into test
-    (max(min_test, round(0.3 n))), validation (max(1, round(0.2 n))) and training (the rest). Under
-    the skew ``column~NAME`` clients are the values of that column which have enough samples; the
-    samples of the others are left out.
+    First the global test set is set aside. The other samples are allocated by ``skew``, at most
+    1 + ``retries`` times, until every client has ``min_samples``. Then each client's n_k samples
+    are shuffled and cut into test max(min_test, round(0.3 n_k)), validation max(1, round(0.2 n_k))
+    and training. A class that no client would train on gets a training sample by an exchange.
 
-    ``seed`` is recorded; all other randomness comes from ``generator``.
+    Args:
+        data: The data set.
+        num_clients: Number of clients K.
+        skew: How clients differ.
+        seed: Everything is drawn from the stream ``partition`` of this seed.
+        settings: Smallest sizes, retries and the kind of test set.
 
-    Raises ValueError when the clients cannot all get enough samples, for the skew ``domains`` of
-    data without domains, and for a column that the data do not have.
+    Returns:
+        The partition.
+
+    Raises:
+        ValueError: The clients cannot all get enough samples, or a column does not exist.
+
+    Example:
+        >>> from fedsdg.data.reading import load
+        >>> from fedsdg.data.skew import parse_skew
+        >>> from fedsdg.data.sources import built_in
+        >>> data, skew = load(built_in("digits")), parse_skew("iid")
+        >>> made = partition_clients(data, 20, skew, 0, PartitionSettings())
+        >>> made.counts(made.split, 3)[0].tolist()
+        [36, 14, 22]
     """
-    if num_clients < 1:
-        raise ValueError(f"the number of clients must be at least 1, got {num_clients}")
-    if skew.kind == "domains" and data.domain is None:
-        raise ValueError(
-            f"skew 'domains': the data set {data.name!r} has no domains; use digits_domains or "
-            "mnist_usps, a set of your own with a domain, or another skew"
-        )
-    if skew.kind == "column" and skew.value not in data.columns:
-        known = ", ".join(map(repr, data.columns)) or "none"
-        raise ValueError(
-            f"skew {skew.text!r}: the data set {data.name!r} has no column {skew.value!r} of texts "
-            f"or whole numbers; its columns are {known}"
-        )
-    n = len(data.labels)
-    client = np.full(n, -1, dtype=np.int32)
-    split = np.full(n, GLOBAL_TEST, dtype=np.int8)
-    if spec.test == "fixed" or data.official_test.any():
-        held_out = fixed_test_set(data, spec.global_test)
-    else:
-        which = strata(data.labels, data.domain, data.num_classes)
-        held_out = stratified_choice(which, round(spec.global_test * n), generator)
-    shared = np.setdiff1d(np.arange(n), held_out, assume_unique=True)
-    labels = data.labels[shared]
-    if skew.kind != "column" and num_clients * spec.min_samples > len(shared):
-        raise ValueError(
-            f"{data.name!r} has {len(shared)} samples to share, too few for {num_clients} clients "
-            f"of at least {spec.min_samples}: use at most {len(shared) // spec.min_samples} "
-            "clients, or a smaller min_samples"
-        )
-    domain = None if data.domain is None else data.domain[shared]
-    natural: Natural | None = None
+    generator = stream("partition", seed)
+    by_seed = generator if settings.test == "by-seed" else None
+    global_test = global_test_set(data.labels, data.test, by_seed)
+    client = np.full(len(data.labels), -1, dtype=np.int32)
+    split = np.full(len(data.labels), LEFT_OUT, dtype=np.int8)
+    split[global_test] = GLOBAL_TEST
+    shared = np.flatnonzero(split == LEFT_OUT)
+    facts: dict[str, Any] = asdict(settings)
+    if by_seed:
+        del facts["test"]  # As in partitions made before there was a choice.
+    if data.classes:
+        facts["classes"] = list(data.classes)
     if skew.kind == "column":
-        column = data.columns[str(skew.value)]
-        attempts, column = 1, column._replace(codes=column.codes[shared])
-        dealt, natural = deal_by_column(column, num_clients, spec.min_samples, generator)
-        split[shared[dealt < 0]] = LEFT_OUT
+        if skew.column not in data.columns:
+            raise ValueError(
+                f"{data.name!r} has no column {skew.column!r}{hint(skew.column, data.columns)}"
+            )
+        codes, names = data.columns[skew.column]
+        column = Column(codes[shared], names)
+        allocated = _natural_clients(column, num_clients, settings, generator)
     else:
-        dealt, attempts = _deal_until_enough(labels, domain, num_clients, skew, spec, generator)
-    client[shared] = dealt
+        allocated = _allocate(data.labels[shared], num_clients, skew, settings, generator)
+    client[shared] = allocated[0]
+    facts |= allocated[1]
     for k in range(num_clients):
         members = generator.permutation(np.flatnonzero(client == k))
-        test, val = split_sizes(len(members), spec)
-        split[members[:test]] = TEST
-        split[members[test : test + val]] = VAL
-        split[members[test + val :]] = TRAIN
-    partition = Partition(
-        dataset=data.name,
-        dataset_sha256=data.sha256,
-        skew=skew.text,
-        num_clients=num_clients,
-        seed=seed,
-        client=client,
-        split=split,
-        label=data.labels.astype(np.int64),
-        num_classes=data.num_classes,
-        attempts=attempts,
-        spec=spec,
-        sha256="",
-        client_domain=_client_domains(data, client, num_clients),
-        classes=data.classes,
-        domains=data.domains,
-        natural=natural,
-    )
-    return replace(partition, sha256=partition.digest())
+        test, val = split_sizes(len(members), settings.min_test)
+        split[members] = np.repeat([TEST, VAL, TRAIN], [test, val, len(members) - test - val])
+    _train_on_every_class(data.labels, client, split)
+    facts |= {
+        "dataset": data.name,
+        "dataset_sha256": data.sha256,
+        "skew": skew.text,
+        "num_clients": num_clients,
+        "seed": seed,
+        "num_classes": data.num_classes,
+        "scheme": "per-class",
+        "fractions": list(FRACTIONS),
+        "global_test": TEST_SHARE,
+    }
+    return Partition(client, split, data.labels, facts)
 
 
-def _client_domains(data: ImageData, client: np.ndarray, num_clients: int) -> np.ndarray | None:
-    """The domain of every client [K], where each holds samples of one alone."""
-    if data.domain is None:
-        return None
-    held = client >= 0
-    found = np.unique(np.stack([client[held], data.domain[held]]), axis=1)
-    return found[1] if found.shape[1] == num_clients else None
-
-
-def split_sizes(count: int, spec: PartitionSpec) -> tuple[int, int]:
-    """Numbers of test and validation samples of a client that holds ``count``; the rest trains.
-
-    Fractions are rounded to the nearest whole, then raised to the minima; validation is lowered
-    where training would be left without a sample.
-    """
-    test = min(max(spec.min_test, round(spec.fractions[2] * count)), count - 2)
-    val = min(max(1, round(spec.fractions[1] * count)), count - test - 1)
+def split_sizes(count: int, min_test: int) -> tuple[int, int]:
+    """Return the numbers of test and validation samples of a client with ``count`` samples."""
+    test = min(max(min_test, round(FRACTIONS[2] * count)), count - 2)
+    val = min(max(1, round(FRACTIONS[1] * count)), count - test - 1)
     return test, val
 
 
-def _deal_until_enough(
-    labels: np.ndarray,
-    domain: np.ndarray | None,
-    num_clients: int,
-    skew: Skew,
-    spec: PartitionSpec,
-    generator: np.random.Generator,
-) -> tuple[np.ndarray, int]:
-    best = 0
-    for attempt in range(1, spec.retries + 2):
-        dealt = _deal(labels, domain, num_clients, skew, spec, generator)
-        least = int(np.bincount(dealt, minlength=num_clients).min())
-        if least >= spec.min_samples:
-            return dealt, attempt
-        best = max(best, least)
-    remedies = {
-        "dirichlet": "fewer clients, a larger α (less skew)",
-        "mixed": "fewer clients, a larger share or α (less skew)",
-        "quantity": "fewer clients, a larger β (less skew)",
-        "domains": "fewer clients",
-        "classes": "fewer clients, more classes per client",
-        "iid": "fewer clients",
+def large_enough(column: Column, min_samples: int) -> np.ndarray:
+    """Return the sorted codes of the values of a column that have enough samples for a client."""
+    counts = np.bincount(column.codes[column.codes >= 0], minlength=len(column.names))
+    return np.flatnonzero(counts >= min_samples)
+
+
+def _natural_clients(
+    column: Column, num_clients: int, settings: PartitionSettings, generator: np.random.Generator
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Make values of a column clients; return the client of each sample (−1: none), and facts."""
+    able = large_enough(column, settings.min_samples)
+    if num_clients > len(able):
+        raise ValueError(
+            f"only {len(able)} values of the column have {settings.min_samples} samples, too few "
+            f"for {num_clients} clients; lower federation.clients or partition.min_samples"
+        )
+    drawn = num_clients < len(able)
+    chosen = np.sort(generator.choice(able, num_clients, replace=False)) if drawn else able
+    # The last entry is for samples without a value, whose code is −1.
+    number = np.full(len(column.names) + 1, -1, dtype=np.int32)
+    number[chosen] = np.arange(num_clients)
+    natural = {
+        "names": [column.names[code] for code in chosen],
+        "too_small": len(large_enough(column, 1)) - len(able),
+        "not_drawn": len(able) - num_clients,
+        "samples_left_out": int((number[column.codes] < 0).sum()),
     }
+    return number[column.codes], {"attempts": 1, "natural": natural}
+
+
+def _allocate(
+    labels: np.ndarray, num_clients: int, skew: Skew, settings: PartitionSettings, generator: Any
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Draw until every client has enough; return the client of each sample, and facts."""
+    for attempt in range(1, settings.retries + 2):
+        client = ALLOCATIONS[skew.kind](labels, num_clients, skew.number, generator)
+        if np.bincount(client, minlength=num_clients).min() >= settings.min_samples:
+            return client, {"attempts": attempt}
     raise ValueError(
-        f"{skew.text}: no draw of {spec.retries + 1} gave each of {num_clients} clients "
-        f"{spec.min_samples} samples (the best left a client with {best}); "
-        f"use {remedies[skew.kind]}, or a smaller min_samples"
+        f"{skew.text}: no draw of {settings.retries + 1} gave {num_clients} clients "
+        f"{settings.min_samples} of {len(labels)} samples each; use fewer clients, less skew, or a "
+        "smaller min_samples"
     )
 
 
-def _deal(
-    labels: np.ndarray,
-    domain: np.ndarray | None,
-    num_clients: int,
-    skew: Skew,
-    spec: PartitionSpec,
-    generator: np.random.Generator,
-) -> np.ndarray:
-    if skew.kind == "iid":
-        return deal_iid(labels, num_clients, generator)
-    if skew.kind == "domains":
-        assert domain is not None
-        return deal_domains(domain, num_clients, generator)
-    assert skew.value is not None
-    if skew.kind == "quantity":
-        return deal_quantity(labels, num_clients, float(skew.value), generator)
-    if skew.kind == "classes":
-        return deal_classes(labels, num_clients, int(skew.value), generator)
-    alpha = float(skew.value)
-    scheme = deal_dirichlet_per_client if spec.scheme == "per-client" else deal_dirichlet_per_class
-    if skew.share is None:
-        return scheme(labels, num_clients, alpha, generator)
-    return mix(
-        labels,
-        num_clients,
-        skew.share,
-        lambda others: scheme(others, num_clients, alpha, generator),
-        generator,
-    )
+def _train_on_every_class(label: np.ndarray, client: np.ndarray, split: np.ndarray) -> None:
+    """Exchange samples within a client, so that every class of the clients is trained on."""
+    held = client >= 0
+    for missing in np.setdiff1d(label[held], label[split == TRAIN]):
+        counts = np.bincount(label[split == TRAIN], minlength=label.max() + 1)
+        # Never the last training sample of another class.
+        spare = (split == TRAIN) & (counts[label] > 1)
+        for sample in np.flatnonzero(held & (label == missing)):
+            partners = np.flatnonzero(spare & (client == client[sample]))
+            if len(partners):
+                split[[sample, partners[0]]] = split[[partners[0], sample]]
+                break

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedsdg.data.partition_record import TEST, TRAIN, VAL, Partition
+from fedsdg.data.partition import TEST, TRAIN, VAL, Partition
 from fedsdg.experiment.conditioned import (
     circumstances,
     conditioned_rule,
@@ -140,8 +140,8 @@ def build(
         train=partition.shards(TRAIN),
         val=judged_samples(run, partition, VAL),
         test=judged_samples(run, partition, TEST),
-        test_sizes=partition.sizes()[:, TEST],
-        global_test=evaluated_samples(run, partition, material.domain),
+        test_sizes=partition.counts(partition.split, 3)[:, TEST],
+        global_test=evaluated_samples(run, partition),
         benchmark=benchmark,
     )
     samples, seen = seen_samples(
@@ -151,7 +151,6 @@ def build(
         shards.global_test,
         material.num_classes,
         material.pictures,
-        material.domain,
     )
     samples = _frozen_parts(model, samples)
     if personalisation.gate_samples == "held-out":

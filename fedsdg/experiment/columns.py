@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from fedsdg.data.partition_record import Partition
 from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.sections import FederationConfig
 from fedsdg.federation import shapley
@@ -19,7 +18,7 @@ from fedsdg.methods.families import METHODS
 from fedsdg.parts import declared
 
 #: Who is neither a condition nor a part of a method.
-_OTHERS = (FederationConfig, Partition, Trajectory, Branches, Records, shapley)
+_OTHERS = (FederationConfig, Trajectory, Branches, Records, shapley)
 
 
 def declared_columns() -> dict[str, list[dict[str, Any]]]:

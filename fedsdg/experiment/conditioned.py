@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from fedsdg.data.benchmark_set import take_benchmark
+from fedsdg.data.datasets import stratified_choice
 from fedsdg.data.images import Pictures
-from fedsdg.data.partition_record import TRAIN, VAL, Partition
-from fedsdg.data.stratified import strata, stratified_choice
+from fedsdg.data.partition import TRAIN, VAL, Partition
 from fedsdg.experiment.conditions import ComputeConfig, own_code
 from fedsdg.experiment.differing import as_seen, groups_of, label_tables, views_of
 from fedsdg.experiment.run_config import RunConfig
@@ -26,7 +26,7 @@ from fedsdg.federation.seen import Seen, class_weights
 from fedsdg.rng import stream
 
 #: Skews under which clients hold the classes in shares of their own.
-LABEL_SKEWS = ("dirichlet", "mixed", "classes", "column")
+LABEL_SKEWS = ("dirichlet", "classes", "column")
 
 
 def conditioned_samples(
@@ -50,8 +50,6 @@ def conditioned_samples(
     group = groups_of(run)
     if group is not None:
         facts["conflicts"], facts["group"] = group >= 0, group
-    if partition.client_domain is not None:
-        facts["domain"] = partition.client_domain
     samples = _with_views(run, samples, partition, pictures)
     train, val = partition.shards(TRAIN), partition.shards(VAL)
     before = samples.labels.cpu().numpy()
@@ -125,17 +123,13 @@ def seen_samples(
     global_test: np.ndarray,
     num_classes: int,
     pictures: Pictures | None = None,
-    domain: np.ndarray | None = None,
 ) -> tuple[Samples, Seen]:
     """The global test set as each client sees it, and the samples with its views appended.
 
-    ``global_test`` [G]: sample numbers; ``domain`` [n]: of every sample, where the data have some.
-    A client is judged by the images of its own domain where each client holds one, by the labels
-    that it uses, and on images as it sees them, of which every view is appended once. Under a label
-    skew images are weighted by the client's own shares of the classes (``class_weights``), from all
-    its samples by their true labels; else alike.
-
-    Raises ``ValueError`` where a client has no image to be judged by.
+    ``global_test`` [G]: sample numbers. A client is judged by the labels that it uses, and on
+    images as it sees them, of which every view is appended once. Under a label skew images are
+    weighted by the client's own shares of the classes (``class_weights``), from all its samples by
+    their true labels; else alike.
     """
     true, tables, views = partition.label, label_tables(run, num_classes), views_of(run)
     begins: dict[int, int] = {}
@@ -153,19 +147,12 @@ def seen_samples(
             labels=torch.cat([samples.labels, place.to(samples.labels)]),
         )
     by_class = run.skew.partition("~")[0] in LABEL_SKEWS
+    mine = np.arange(len(global_test))
+    classes = true[global_test]
     index, labels, weights = [], [], []
     for client, view in enumerate(views):
-        mine = np.arange(len(global_test))
-        if partition.client_domain is not None and domain is not None:
-            mine = np.flatnonzero(domain[global_test] == partition.client_domain[client])
-        classes = true[global_test[mine]]
-        if not len(mine):
-            raise ValueError(
-                f"the global test set has no image of the domain of client {client}; raise "
-                "federation.global_images"
-            )
         held = np.bincount(true[partition.client == client], minlength=num_classes)
-        index.append(global_test[mine] if view is None else begins[id(view)] + mine)
+        index.append(global_test if view is None else begins[id(view)] + mine)
         labels.append(tables[client, classes])
         weights.append(
             class_weights(held, classes) if by_class else np.full(len(mine), 1 / len(mine))
@@ -188,21 +175,19 @@ def server_samples(run: RunConfig, partition: Partition) -> tuple[np.ndarray, Pa
     return take_benchmark(partition, size, stream("evaluation", run.seed, 1))
 
 
-def evaluated_samples(
-    run: RunConfig, partition: Partition, domain: np.ndarray | None = None
-) -> np.ndarray:
+def evaluated_samples(run: RunConfig, partition: Partition) -> np.ndarray:
     """Sorted sample numbers of the global test set, or of ``federation.global_images`` of it.
 
-    These are stratified by class, and by the ``domain`` [n] of every sample where there is one, and
-    depend on the data set and their number alone. With ``partition.test: by-seed`` they are drawn
-    from the stream ``evaluation`` of the seed. Either way they are the same for all methods.
+    These are stratified by class, and depend on the data set and their number alone. With
+    ``partition.test: by-seed`` they are drawn from the stream ``evaluation`` of the seed. Either
+    way they are the same for all methods.
 
     Raises ``ValueError`` where more are asked for than there are.
     """
     whole, wanted = partition.global_test(), run.federation.global_images
     if wanted is None:
         return whole
-    fixed = partition.spec.test == "fixed"
+    fixed = partition.facts.get("test") == "fixed"
     if wanted > len(whole):
         taken = run.conditions.benchmark_images is not None and not fixed
         raise ValueError(
@@ -213,9 +198,7 @@ def evaluated_samples(
     if not fixed:
         chosen = stream("evaluation", run.seed).choice(len(whole), wanted, replace=False)
         return whole[np.sort(chosen)]
-    own = None if domain is None else domain[whole]
-    which = strata(partition.label[whole], own, partition.num_classes)
-    return whole[stratified_choice(which, wanted, stream("test-split", 0))]
+    return whole[stratified_choice(partition.label[whole], wanted, stream("test-split", 0))]
 
 
 def judged_samples(run: RunConfig, partition: Partition, split: int) -> list[np.ndarray]:

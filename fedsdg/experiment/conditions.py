@@ -19,10 +19,10 @@ from dataclasses import asdict, fields
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Literal
 
-from fedsdg.data.client_shares import clients_in
 from fedsdg.experiment.attackers import AttackConfig, parse_attackers
 from fedsdg.files.columns import Column
 from fedsdg.methods.plugins import Plugin
+from fedsdg.next_federation.client_groups import clients_in
 from fedsdg.parts import Absent, Range, declared, is_part, make, mapping, part, plain
 
 #: The rule around the method's own, where late updates are compensated for.
@@ -55,7 +55,7 @@ class LabelNoiseConfig:
     "greatest share of wrong labels of a client"
 
     #: What this condition alone imports.
-    modules: ClassVar = ("fedsdg.data.label_noise",)
+    modules: ClassVar = ("fedsdg.experiment.label_noise",)
     columns: ClassVar = (
         Column("clients", "noise_rate", "float64", "share of its labels that are wrong"),
     )
@@ -117,7 +117,7 @@ class LabelConflictConfig(DifferenceConfig):
     next; 0, as a control: both groups are there, and all labels stay as they are"""
 
     #: What this condition alone imports.
-    modules: ClassVar = ("fedsdg.data.label_conflict",)
+    modules: ClassVar = ("fedsdg.experiment.label_conflict",)
     columns: ClassVar = (
         *DifferenceConfig.columns,
         Column("clients", "relabelled", "float64", "share of its samples that it names otherwise"),
@@ -152,7 +152,7 @@ class FeatureShiftConfig(DifferenceConfig):
     null: drawn for each client, or for each group"""
 
     #: What this condition alone imports.
-    modules: ClassVar = ("fedsdg.data.transforms",)
+    modules: ClassVar = ("fedsdg.next_federation.transforms",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fedsdg.data.own_data import OwnData
-from fedsdg.data.partition_spec import PartitionSettings
+from fedsdg.data import sources
+from fedsdg.data.partition import PartitionSettings
 from fedsdg.experiment.backbones.recipe import parse_backbone
 from fedsdg.experiment.conditions import Conditions, parse_conditions
 from fedsdg.experiment.config_values import (
@@ -106,7 +106,7 @@ class Config:
     tables: tuple[str, ...] | None = None
     figures: tuple[str, ...] | None = None
     #: Data sets that the config describes itself, by name.
-    own: Mapping[str, OwnData] = field(default_factory=dict)
+    own: Mapping[str, sources.Source] = field(default_factory=dict)
     #: A sentence on what it is, said of one file; it changes nothing.
     about: str = ""
     #: The file of values that a search found, which are laid over the entries of ``methods``, and

@@ -11,12 +11,12 @@ from fedsdg.data.skew import parse_skew
 from fedsdg.parts import Declared, Range, shown
 
 SKEW = re.compile(
-    r"dirichlet~(\d+(\.\d+)?|\.\d+)|mixed~0\.\d*[1-9]\d*~(?=.*[1-9])\d+(\.\d+)?"
-    r"|quantity~(?=.*[1-9])\d+(\.\d+)?|classes~[1-9]\d*|domains"
+    r"dirichlet~(\d+(\.\d+)?|\.\d+)"
+    r"|quantity~(?=.*[1-9])\d+(\.\d+)?|classes~[1-9]\d*"
     r"|column~[A-Za-z0-9][A-Za-z0-9_.-]*|iid"
 )
 
-_KINDS = ("dirichlet", "mixed", "quantity", "classes", "domains", "column", "iid")
+_KINDS = ("dirichlet", "quantity", "classes", "column", "iid")
 #: Folders and temporary files add to a name; file systems allow 255 bytes.
 LONGEST_NAME = 100
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")

@@ -5,35 +5,34 @@ Never imports torch.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict
 from typing import Any
 
-from fedsdg.data.datasets import DATASETS, dataset_spec
-from fedsdg.data.own_data import OwnData
-from fedsdg.data.splits import listed
+from fedsdg.data.files import listing
+from fedsdg.data.partition import large_enough
+from fedsdg.data.sources import NUM_CLASSES, Source, built_in
+from fedsdg.experiment import loading
 from fedsdg.experiment.backbones.recipe import LETTERS
-from fedsdg.experiment.loading import Source, load_images, survey_of
-from fedsdg.files import hint
-from fedsdg.parts import mapping
+from fedsdg.experiment.loading import load_images, survey_of
+from fedsdg.parts import make, mapping
 
 #: As many clients as a column has values with enough samples.
 ALL = "all"
 
-_KEYS = (*(entry.name for entry in fields(OwnData) if entry.name not in ("train", "test")), "split")
 
-
-def parse_datasets(entries: Sequence[Any]) -> tuple[tuple[str, ...], dict[str, OwnData]]:
+def parse_datasets(entries: Sequence[Any]) -> tuple[tuple[str, ...], dict[str, Source]]:
     """The names of the data sets in the config's order, and the descriptions of one's own."""
     names: list[str] = []
-    own: dict[str, OwnData] = {}
+    own: dict[str, Source] = {}
     for entry in entries:
         if isinstance(entry, str):
             name = entry
         else:
             described = own_data(entry)
             name = described.name
-            if name in DATASETS:
+            if name in NUM_CLASSES:
                 raise ValueError(
                     f"datasets: {name!r} is a data set of the benchmark; give yours another name"
                 )
@@ -44,45 +43,31 @@ def parse_datasets(entries: Sequence[Any]) -> tuple[tuple[str, ...], dict[str, O
     return tuple(names), own
 
 
-def own_data(entry: Any) -> OwnData:
-    """A description from its mapping; ``split`` is a name, or names for ``train`` and ``test``."""
-    given = dict(mapping(entry, "datasets entry"))
-    where = f"datasets: {given.get('name', 'an entry')}"
-    for key in given:
-        if key not in _KEYS:
-            raise ValueError(f"{where} has an unknown key {key!r}{hint(key, _KEYS)}")
+def own_data(entry: Any) -> Source:
+    """Return a declaration from its mapping."""
+    given = mapping(entry, "datasets entry")
     if "name" not in given:
         raise ValueError(f"datasets: the entry {entry!r} has no 'name'")
-    split = given.pop("split", None)
-    if isinstance(split, Mapping):
-        for key in split:
-            if key not in ("train", "test"):
-                raise ValueError(f"{where}.split has an unknown key {key!r}; known are train, test")
-        given |= split
-    elif split is not None:
-        given["train"] = split
-    return OwnData(**given)
+    made: Source = make(Source, given, f"datasets: {given['name']}")
+    return made
 
 
-def class_count(source: Source) -> int:
+def class_count(source: loading.Source) -> int:
     """How many classes a data set has."""
     if isinstance(source, str):
-        return dataset_spec(source).num_classes
-    if not isinstance(source, OwnData):
-        return load_images(source).num_classes
-    return len(survey_of(source).classes)
+        return NUM_CLASSES[built_in(source).name]
+    data = survey_of(source) if isinstance(source, Source) else load_images(source)
+    return data.num_classes
 
 
 def natural_clients(
-    names: Sequence[str], own: Mapping[str, OwnData], skews: Sequence[str], min_samples: int
+    names: Sequence[str], own: Mapping[str, Source], skews: Sequence[str], min_samples: int
 ) -> int:
     """How many clients ``federation.clients: all`` are: values with enough training samples.
 
     Raises ValueError where no skew names a column, where a data set lacks it, and where columns or
     data sets differ in their numbers: paths and runs hold one number of clients.
     """
-    from fedsdg.data.natural import large_enough
-
     columns = [skew.partition("~")[2] for skew in skews if skew.startswith("column~")]
     if not columns:
         raise ValueError(
@@ -101,7 +86,7 @@ def natural_clients(
                     f"{', '.join(map(repr, known)) or 'none'}"
                 )
             assert seen is not None
-            shared = known[column]._replace(codes=known[column].codes[~seen.official_test])
+            shared = known[column]._replace(codes=known[column].codes[~seen.test])
             counts[f"{name} by {column}"] = len(large_enough(shared, min_samples))
     if len(set(counts.values())) > 1:
         each = ", ".join(f"{place}: {count}" for place, count in counts.items())
@@ -130,33 +115,21 @@ def description(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 
     Of one's own, its entry and which files there are.
     """
-    from fedsdg.data.data_files import listing
-
     own = parse_datasets(config["datasets"])[1].get(name)
     if own is None:
         return {}
-    given = {entry.name: getattr(own, entry.name) for entry in fields(own)}
-    if own.duplicates == "refuse":
-        # Divisions made before there was the key stay up to date.
-        del given["duplicates"]
-    return {"data": given, "files": listing(own)}
+    return {"data": asdict(own), "files": listing(own)}
 
 
-def left_out(own: Mapping[str, OwnData]) -> Iterator[str]:
-    """Yield a sentence for each of one's own data sets of which something belongs to no split."""
-    for described in own.values():
-        try:
-            names = survey_of(described).rows.left_out
-        except (OSError, ValueError):
-            continue  # The command that loads the set says what is wrong with it.
-        if names:
-            yield (
-                f"note: of {described.name!r} these belong neither to the training nor to the "
-                f"test split and are left out: {listed(names)}"
-            )
+def notes(own: Mapping[str, Source]) -> Iterator[str]:
+    """Yield what a survey notes on each of one's own data sets, such as ignored files."""
+    for declared in own.values():
+        # The command that loads the set says what is wrong with it.
+        with contextlib.suppress(OSError, ValueError):
+            yield from (f"{declared.name}: {note}" for note in survey_of(declared).notes)
 
 
-def remarks(own: Mapping[str, OwnData], name: str, backbone: Mapping[str, Any]) -> Iterator[str]:
+def remarks(own: Mapping[str, Source], name: str, backbone: Mapping[str, Any]) -> Iterator[str]:
     """What a person should know who brings images of their own to a backbone.
 
     ``backbone``: its name and its entry of the config's ``backbones``.

@@ -8,15 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.data.client_groups import client_groups
-from fedsdg.data.client_shares import clients_in
 from fedsdg.data.images import Pictures
 from fedsdg.experiment.conditions import own_code
 from fedsdg.experiment.run_config import RunConfig
+from fedsdg.next_federation.client_groups import client_groups, clients_in
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:
-    from fedsdg.data.transforms import View
+    from fedsdg.next_federation.transforms import View
 
 # Addresses below a condition's stream: who differs is drawn at the stream itself.
 _OF_CLIENT, _OF_GROUP = 1, 2

@@ -1,16 +1,14 @@
-"""Loading a data set by its *source*: a name of the table, or the description of one's own."""
+"""Loading a data set by its *source*: a built-in name, a declaration, or a plugin's function."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from fedsdg.data.datasets import ImageData, load_dataset
-from fedsdg.data.own_data import OwnData
-from fedsdg.rng import stream
-
-if TYPE_CHECKING:
-    from fedsdg.data.own_images import Survey
+from fedsdg.data import sources
+from fedsdg.data.datasets import ImageData
+from fedsdg.data.files import listing
+from fedsdg.data.reading import load, survey
 
 
 class Loadable(Protocol):
@@ -24,35 +22,25 @@ class Loadable(Protocol):
     def __hash__(self) -> int: ...
 
 
-#: A name of the table, the description of one's own, or what loads itself.
-Source = str | OwnData | Loadable
+#: A built-in name, the declaration of one's own, or what loads itself.
+Source = str | sources.Source | Loadable
 
 
 def load_images(source: Source) -> ImageData:
-    """Load a data set by name, or as it is described.
-
-    A set without a test split gets one from the stream ``test-split``, the same for all seeds.
+    """Load a data set by name, or as it is declared.
 
     Raises FileNotFoundError where there is nothing to load, ValueError where it is not as declared.
     """
     if isinstance(source, str):
-        return load_dataset(source)
-    if not isinstance(source, OwnData):
-        return source.load()
-    from fedsdg.data.own_images import load_own
-
-    return load_own(source, stream("test-split", 0))
+        return load(sources.built_in(source))
+    return load(source) if isinstance(source, sources.Source) else source.load()
 
 
-def survey_of(own: OwnData) -> Survey:
-    """What is known of one's own data without decoding an image; raises as ``load_images``."""
-    from fedsdg.data.data_files import listing
-
+def survey_of(own: sources.Source) -> ImageData:
+    """Return a data set without decoding an image; raises as ``load_images``."""
     return _survey(own, listing(own))
 
 
 @lru_cache(maxsize=4)
-def _survey(own: OwnData, _files: str) -> Survey:
-    from fedsdg.data.own_images import survey
-
-    return survey(own, stream("test-split", 0))
+def _survey(own: sources.Source, _files: str) -> ImageData:
+    return survey(own)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedsdg.data.datasets import ImageData, load_dataset
+from fedsdg.data.datasets import ImageData, global_test_set
 from fedsdg.data.images import Pictures
-from fedsdg.data.partition_record import Partition
-from fedsdg.data.partition_spec import PartitionSettings, PartitionSpec
-from fedsdg.data.stratified import drawn_test_set
+from fedsdg.data.partition import Partition, PartitionSettings, partition_clients
+from fedsdg.data.skew import parse_skew
+from fedsdg.experiment.loading import load_images
 from fedsdg.experiment.machine.devices import take_device
 from fedsdg.federation.local_training import Samples
 from fedsdg.models.backbones import Backbone
 from fedsdg.models.small_cnn import CnnArchitecture
-from fedsdg.rng import stream
 
 
 @dataclass(frozen=True)
@@ -33,12 +32,10 @@ class Material:
     dataset_sha256: str
     backbone: Backbone | None
     pictures: Pictures
-    #: The domain [n] of every sample, where the data have some.
-    domain: np.ndarray | None = None
     #: Where one's own data are from and what was done to them.
     data_facts: Mapping[str, Any] = field(default_factory=dict)
-    #: The samples [n] of the data's own test set; None where they have none.
-    official_test: np.ndarray | None = None
+    #: The samples [n] of the data's own test set, if they have one.
+    test: np.ndarray | None = None
 
     @property
     def backbone_hash(self) -> str | None:
@@ -59,7 +56,7 @@ def prepare_material(dataset: str | ImageData, backbone: Backbone | None, device
             raise ValueError(
                 "training.device is cuda, but this machine has no CUDA device; set it to cpu"
             )
-    data = load_dataset(dataset) if isinstance(dataset, str) else dataset
+    data = load_images(dataset) if isinstance(dataset, str) else dataset
     shape = (
         CnnArchitecture(data.images.shape[1], 3 if data.images.ndim == 4 else 1)
         if backbone is None
@@ -76,16 +73,8 @@ def prepare_material(dataset: str | ImageData, backbone: Backbone | None, device
     samples = Samples(
         torch.from_numpy(images).to(device), torch.from_numpy(data.labels).long().to(device)
     )
-    official = data.official_test if data.official_test.any() else None
     return Material(
-        samples,
-        data.num_classes,
-        data.sha256,
-        backbone,
-        pictures,
-        data.domain,
-        data.facts,
-        official,
+        samples, data.num_classes, data.sha256, backbone, pictures, data.facts, data.test
     )
 
 
@@ -95,16 +84,15 @@ def require_test_set(partition: Partition, material: Material) -> None:
     Raises:
         ValueError: It gives a test image to a client, or has another test set.
     """
-    if partition.spec.test != "fixed":
+    facts = partition.facts
+    if facts.get("test") != "fixed":
         return
-    fixed = material.official_test
-    if fixed is None:
-        fixed = np.zeros(len(partition.label), dtype=bool)
-        share = partition.spec.global_test
-        fixed[drawn_test_set(partition.label, material.domain, partition.num_classes, share)] = True
+    test = np.zeros(len(partition.label), dtype=bool) if material.test is None else material.test
+    fixed = np.zeros(len(test), dtype=bool)
+    fixed[global_test_set(partition.label, test)] = True
     name = (
-        f"the partition of {partition.dataset} ({partition.skew}, {partition.num_clients} clients, "
-        f"seed {partition.seed})"
+        f"the partition of {facts['dataset']} ({facts['skew']}, {partition.num_clients} clients, "
+        f"seed {facts['seed']})"
     )
     remedy = "delete its file and make it again with `fedsdg partition`"
     held = np.flatnonzero(fixed & (partition.client >= 0))
@@ -124,14 +112,5 @@ def make_partition(
 
     ``dataset``: a name, or the data where they are loaded already.
     """
-    from fedsdg.data.partition import partition_clients
-    from fedsdg.data.skew import parse_skew
-
-    return partition_clients(
-        load_dataset(dataset) if isinstance(dataset, str) else dataset,
-        num_clients=clients,
-        skew=parse_skew(skew),
-        seed=seed,
-        spec=PartitionSpec(**asdict(settings)),
-        generator=stream("partition", seed),
-    )
+    data = load_images(dataset) if isinstance(dataset, str) else dataset
+    return partition_clients(data, clients, parse_skew(skew), seed, settings)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsdg.data.datasets import DATASETS, FOLDER_VARIABLE, DatasetSpec, load_dataset
-from fedsdg.data.own_data import OwnData
-from fedsdg.data.splits import listed
+from fedsdg.data.files import FOLDER_VARIABLE, find_folder
+from fedsdg.data.rows import read_rows
+from fedsdg.data.sources import DATASETS, NUM_CLASSES, Source
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.loading import load_images, survey_of
 from fedsdg.methods.plugins import offered_datasets
@@ -41,8 +41,7 @@ def offered_data(config: Config | None = None) -> Iterator[Offered]:
     root = os.environ.get(FOLDER_VARIABLE)
     if root and not Path(root).is_dir():
         raise FileNotFoundError(f"{FOLDER_VARIABLE} names {root!r}, which is no folder")
-    for spec in DATASETS.values():
-        yield _of_the_package(spec, Path(root) if root else None)
+    yield from map(_built_in, DATASETS.values())
     if config is None:
         return
     for own in config.own.values():
@@ -55,52 +54,34 @@ def offered_data(config: Config | None = None) -> Iterator[Offered]:
             yield Offered(name, data.num_classes, len(data.labels), height, channels, True, place)
 
 
-def _of_the_package(spec: DatasetSpec, root: Path | None) -> Offered:
-    images, place, note = _images_here(spec, root), spec.note.removeprefix("from "), ""
-    parts = [name for name in spec.domains if name in DATASETS]
-    if parts:
-        place, note = f"{' and '.join(parts)} together", ""
-    elif spec.hub_id or spec.official_test:
-        note = spec.note
-        if images is not None:
-            place = f"{root}/{spec.name}"
-        elif spec.hub_id:
-            place = f"fetched from the hub, {spec.hub_id}, or put into ${FOLDER_VARIABLE}"
-        else:
-            place = f"to be put into ${FOLDER_VARIABLE}/{spec.name}"
+def _built_in(source: Source) -> Offered:
+    classes = NUM_CLASSES[source.name]
+    if source.name == "digits":
+        images: int | None = len(load_images("digits").labels)
+        place = "scikit-learn's handwritten digits"
+    else:
+        images, place = _images_here(source)
     here = images is not None
-    return Offered(spec.name, spec.num_classes, images, spec.size, spec.channels, here, place, note)
+    return Offered(source.name, classes, images, source.size, source.channels, here, place)
 
 
-def _images_here(spec: DatasetSpec, root: Path | None) -> int | None:
-    """How many images there are, by the files' own word; None where files are missing."""
-    parts = [name for name in spec.domains if name in DATASETS]
-    if parts:
-        counts = [_images_here(DATASETS[name], root) for name in parts]
-        return None if None in counts else sum(count or 0 for count in counts)
-    if spec.hub_id is None and not spec.official_test:
-        # Those without a folder are all made of scikit-learn's digits.
-        return len(load_dataset("digits").labels)
-    if root is None:
-        return None
-    import pyarrow.parquet as pq
-
-    from fedsdg.data.stored_images import split_files
-
+def _images_here(source: Source) -> tuple[int | None, str]:
+    """How many images there are, None where files are missing, and where they are."""
+    put = f"put into ${FOLDER_VARIABLE}"
+    place = f"fetched from the hub, {source.hub}, or {put}" if source.hub else f"to be {put}"
     try:
-        files, _ = split_files(spec, root / spec.name)
-    except (OSError, ValueError):
-        return None
-    return sum(pq.read_metadata(file).num_rows for part in files.values() for file in part)
+        folder = find_folder(source)
+        return (None, place) if folder is None else (len(read_rows(source).where), str(folder))
+    except (FileNotFoundError, ValueError):
+        return None, place
 
 
-def _own(own: OwnData) -> Offered:
+def _own(own: Source) -> Offered:
     place = own.folder or f"the hub, {own.hub}"
     try:
         known = survey_of(own)
     except OSError as error:
         return Offered(own.name, None, None, own.size, own.channels, False, place, str(error))
-    classes, count = len(known.classes), len(known.labels)
-    left_out = known.rows.left_out
-    note = f"left out: {listed(left_out)}" if left_out else ""
+    note = "; ".join(known.notes)
+    classes, count = known.num_classes, len(known.labels)
     return Offered(own.name, classes, count, own.size, own.channels, True, place, note)

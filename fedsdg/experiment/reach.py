@@ -61,7 +61,6 @@ ELSEWHERE = OFFERED | frozenset(
         "fedsdg.experiment.sections",
         "fedsdg.data.datasets",
         "fedsdg.data.partition",
-        "fedsdg.data.partition_spec",
         "fedsdg.methods.choices",
         "fedsdg.methods.declared",
         "fedsdg.methods.families",

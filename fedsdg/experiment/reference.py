@@ -8,7 +8,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 
-from fedsdg.data.partition_spec import PartitionSettings
+from fedsdg.data.partition import PartitionSettings
+from fedsdg.data.sources import Source
 from fedsdg.experiment.attackers import Attackers
 from fedsdg.experiment.backbones.recipe import SOURCES
 from fedsdg.experiment.conditions import Conditions
@@ -51,6 +52,13 @@ _BACKBONE = """\
 
 """
 
+_DATA = """\
+## An entry of `datasets`
+
+A built-in name, or a mapping that describes your own images ([own data](own-data.md)):
+
+"""
+
 _ENTRY = f"""\
 ## An entry of `methods`
 
@@ -88,6 +96,7 @@ def config_page(
     text += _BACKBONE
     for name, entry in SOURCES.items():
         text += _section(f"### `source: {name}`", entry, choices)
+    text += _DATA + _keys(declared(Source).values(), choices)
     text += _ENTRY + "## Single keys\n\n" + _keys([TRAINABLE, SECONDS], choices)
     text += "## `tables`, `figures`\n\n" + _pages(pages, usual)
     text += "\nA metric's own name stands for a table of its means, or a figure of them.\n"

@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fedsdg.data.partition_record import Partition
-from fedsdg.data.partition_spec import PartitionSettings
+from fedsdg.data.partition import Partition, PartitionSettings
 from fedsdg.experiment.building import build
 from fedsdg.experiment.machine.gpu import repeatable
 from fedsdg.experiment.material import Material

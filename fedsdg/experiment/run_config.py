@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fedsdg.data.partition_spec import PartitionSettings
+from fedsdg.data.partition import PartitionSettings
 from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.sections import (
     AdaptersConfig,
@@ -51,7 +51,8 @@ class RunConfig:
         for section in ("federation", "training", "adapters", "parameters"):
             given = found[section].items()
             found[section] = {key: plain(value) for key, value in given if value is not None}
-        # Runs from before a key keep the hashes that they had.
+        # Runs from before a key, or after it, keep the hashes that they had.
+        found["partition"]["scheme"] = "per-class"
         keys = {
             section: declared(getattr(self, section))
             for section in ("federation", "partition", "training", "adapters")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg import files
-from fedsdg.data.partition_record import Partition
+from fedsdg.data.partition import Partition
 from fedsdg.experiment.machine.gpu import gpu_facts
 from fedsdg.experiment.material import Material
 from fedsdg.experiment.reach import source_hash
@@ -112,7 +112,7 @@ def _write_run(
 def _model_facts(run: RunConfig, material: Material) -> dict[str, Any]:
     """What the models of a run take: images, how many classes, which backbone."""
     pictures, backbone = material.pictures, material.backbone
-    brought = ("size", "channels", "resize", "fit")
+    brought = ("size", "channels", "fit")
     return {
         "save": run.training.save,
         "precision": run.training.precision,

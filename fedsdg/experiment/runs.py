@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fedsdg import files
-from fedsdg.data.partition_record import Partition
+from fedsdg.data.partition import Partition
 from fedsdg.experiment.building import build
 from fedsdg.experiment.machine.gpu import repeatable
 from fedsdg.experiment.material import Material
@@ -241,12 +241,13 @@ def _described(run: RunConfig) -> dict[str, Any]:
 
 
 def _check_partition(run: RunConfig, material: Material, partition: Partition) -> None:
-    if partition.dataset_sha256 != material.dataset_sha256:
+    if partition.facts["dataset_sha256"] != material.dataset_sha256:
         raise ValueError(
-            f"the partition was made for another data set ({partition.dataset}) than "
+            f"the partition was made for another data set ({partition.facts['dataset']}) than "
             f"{run.dataset} as it is now; delete it and make it again with 'fedsdg partition'"
         )
-    made = (partition.skew, partition.seed, partition.num_clients)
+    facts = partition.facts
+    made = (facts["skew"], facts["seed"], partition.num_clients)
     wanted = (run.skew, run.seed, run.federation.clients)
     if made != wanted:
         raise ValueError(
@@ -255,9 +256,10 @@ def _check_partition(run: RunConfig, material: Material, partition: Partition) -
                 *made, *wanted
             )
         )
-    if partition.spec.test != run.partition.test:
+    test = facts.get("test", "by-seed")
+    if test != run.partition.test:
         raise ValueError(
-            f"the partition's test set is {partition.spec.test}, but the run wants partition.test: "
+            f"the partition's test set is {test}, but the run wants partition.test: "
             f"{run.partition.test}; delete it and make it again with 'fedsdg partition'"
         )
 

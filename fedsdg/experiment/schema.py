@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fedsdg.data.datasets import DATASETS
-from fedsdg.data.partition_spec import PartitionSettings
+from fedsdg.data.partition import PartitionSettings
+from fedsdg.data.sources import NUM_CLASSES, Source
 from fedsdg.experiment.attackers import Attackers
 from fedsdg.experiment.backbones.recipe import LETTERS, SOURCES
 from fedsdg.experiment.conditions import Conditions
@@ -28,7 +28,6 @@ from fedsdg.experiment.undeclared import (
     LIST,
     NAME,
     OBJECT,
-    OWN_DATA,
     REQUIRED,
     SCENARIO,
     SEARCH,
@@ -75,7 +74,7 @@ def config_schema(
         "experiment": NAME,
         "about": TEXT,
         "over": {"type": "array", "uniqueItems": True, "items": TEXT},
-        "datasets": {**LIST, "items": text_or(DATA_NAME, OWN_DATA)},
+        "datasets": {**LIST, "items": text_or(DATA_NAME, _own_data())},
         "skews": SKEWS,
         "seeds": SEEDS,
         "trainable": value_of(TRAINABLE),
@@ -134,13 +133,19 @@ def _section(part: type) -> Schema:
     return closed({name: value_of(one) for name, one in fields.items()})
 
 
+def _own_data() -> Schema:
+    """An entry of ``datasets`` that describes one's own images."""
+    keys = _section(Source)["properties"]
+    return closed({**keys, "name": DATA_NAME}, ["name"])
+
+
 def _backbone() -> Schema:
     """An entry of ``backbones``; which keys belong to which source is checked with the config."""
     keys: Schema = {}
     for entry in reversed(SOURCES.values()):  # of equal keys, those of a recipe
         keys |= _section(entry)["properties"]
-    keys["data"] = {"enum": [LETTERS, *(n for n, one in DATASETS.items() if not one.domains)]}
-    keys["probe"] = {"enum": list(DATASETS)}
+    keys["data"] = {"enum": [LETTERS, *NUM_CLASSES]}
+    keys["probe"] = {"enum": list(NUM_CLASSES)}
     return closed({"source": {"enum": list(SOURCES)}, **keys}, ["source"])
 
 
@@ -185,7 +190,7 @@ def _without_plugins(
     return {
         "properties": {
             "methods": {"items": text_or(one_of(methods), kind)},
-            "datasets": {"items": text_or(one_of(DATASETS), {})},
+            "datasets": {"items": text_or(one_of(NUM_CLASSES), {})},
             **{key: {"items": one_of(names)} for key, names in shown.items()},
             "conditions": attacked,
             "scenarios": {"additionalProperties": {"properties": {"conditions": attacked}}},

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from fedsdg.data.client_shares import clients_in
 from fedsdg.experiment.starts import StartFolder
 from fedsdg.files.columns import Column
 from fedsdg.methods.chosen import Chosen
 from fedsdg.models.adapter_config import AdapterSettings
+from fedsdg.next_federation.client_groups import clients_in
 from fedsdg.parts import Absent, Range, part
 
 

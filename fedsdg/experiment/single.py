@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -89,6 +90,8 @@ def do(one: Single, store: Path, output: Path, watch: Watch) -> str | None:
         require_made(config.backbone, config.backbones[config.backbone], weights)
     # First of all, so that what cannot be had or divided is known before anything is trained.
     images = load_images(source)
+    for note in images.notes:
+        print(f"fedsdg: {one.dataset}: {note}", file=sys.stderr, flush=True)
     wanted = config.run(one.dataset, one.setting, one.method, one.seed)
     file = config.root / partition_of(one.dataset, config.federation.clients, one.setting, one.seed)
     shares = kept_or_made(division_of(wanted, source, file), lambda _: images)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedsdg.data.own_data import DUPLICATES, FIT, RESIZE
 from fedsdg.experiment.config_values import SKEW
 from fedsdg.experiment.search_space import TWO_STAGE
 
@@ -55,21 +54,6 @@ SEEDS: Schema = {**LIST, "items": FROM_ZERO}
 # Texts, not numbers: 1 and 1.0 would be two jobs, 0.1 and 0.10 one. α = 0 is no concentration.
 _SKEW = f"^(?!dirichlet~[0.]*$)({SKEW.pattern})$"
 SKEWS: Schema = {**LIST, "items": {"type": "string", "pattern": _SKEW}}
-
-#: One's own images: parquet files or images in a folder, or a set of the hub.
-OWN_DATA = closed(
-    {
-        "name": DATA_NAME,
-        **dict.fromkeys(("folder", "hub", "image", "label", "domain"), TEXT),
-        "split": text_or(TEXT, closed({"train": TEXT, "test": TEXT})),
-        "size": COUNT,
-        "channels": {"enum": [1, 3]},
-        "resize": {"enum": list(RESIZE)},
-        "fit": {"enum": list(FIT)},
-        "duplicates": {"enum": list(DUPLICATES)},
-    },
-    ["name"],
-)
 
 _AXES: Schema = {"type": "object", "minProperties": 1}
 # Null takes an axis away that a file before this one gave.

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from fedsdg.aggregation.types import Rule, UploadRequest
-from fedsdg.data.partition_record import Partition
+from fedsdg.data.partition import Partition
 from fedsdg.federation.probes import Probe
 from fedsdg.parts import declared, is_part
 

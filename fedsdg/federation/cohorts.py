@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedsdg.data.client_shares import clients_in
+from fedsdg.next_federation.client_groups import clients_in
 from fedsdg.rng import stream
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from fedsdg.aggregation.types import Rule
-from fedsdg.data.label_clusters import label_clusters
-from fedsdg.data.partition_record import TRAIN, Partition
+from fedsdg.data.partition import TRAIN, Partition
+from fedsdg.next_federation.label_clusters import label_clusters
 
 
 def tell(
@@ -18,9 +18,8 @@ def tell(
     """A rule's state before the first round, with the clusters or the labels that it asks for.
 
     ``group`` [K]: of clients that differ, −1 of the others. Clusters are these groups where there
-    are some (``difference_clusters``), else a client's domain where every client has one, else
-    clusters of the shares of true training labels. Labels are told as how many of its training
-    samples are of each class.
+    are some (``difference_clusters``), else clusters of the shares of true training labels. Labels
+    are told as how many of its training samples are of each class.
     """
     told = dict(state)
     if "clusters" in rule.server_prior:
@@ -38,14 +37,15 @@ def tell(
 def label_counts(partition: Partition) -> np.ndarray:
     """[K, classes] how many training samples of each class every client has, by true labels."""
     own = [partition.label[shard] for shard in partition.shards(TRAIN)]
-    return np.array([np.bincount(labels, minlength=partition.num_classes) for labels in own])
+    return np.array(
+        [np.bincount(labels, minlength=partition.facts["num_classes"]) for labels in own]
+    )
 
 
 def natural_clusters(partition: Partition, count: int) -> np.ndarray:
-    """[K] the cluster of every client: its domain, else one by its shares of the labels."""
-    if partition.client_domain is not None:
-        return partition.client_domain
-    return label_clusters(partition.label, partition.shards(TRAIN), count, partition.num_classes)
+    """[K] the cluster of every client by its shares of the labels."""
+    classes = partition.facts["num_classes"]
+    return label_clusters(partition.label, partition.shards(TRAIN), count, classes)
 
 
 def difference_clusters(group: np.ndarray, count: int) -> np.ndarray:

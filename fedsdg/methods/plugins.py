@@ -81,9 +81,9 @@ def offered_attacks(plugins: Iterable[Plugin]) -> dict[str, Plugin | None]:
 
 def offered_datasets(plugins: Iterable[Plugin]) -> dict[str, Plugin | None]:
     """As ``offered``, where each data set is from."""
-    from fedsdg.data.datasets import DATASETS
+    from fedsdg.data.sources import NUM_CLASSES
 
-    return _owners("DATASETS", DATASETS, "data sets", plugins)
+    return _owners("DATASETS", NUM_CLASSES, "data sets", plugins)
 
 
 def _owners(
@@ -170,7 +170,7 @@ class OfferedData:
         if not isinstance(data, ImageData):
             raise ValueError(
                 f"the plugin {self.plugin.place} loads a {type(data).__name__} as {self.name!r}; "
-                "make what it returns with fedsdg.data.datasets.image_data"
+                "make what it returns with fedsdg.data.datasets.ImageData"
             )
         return replace(data, name=self.name)
 

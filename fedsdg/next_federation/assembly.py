@@ -17,7 +17,7 @@ from fedsdg.aggregation.rules.compensated import Compensated
 from fedsdg.aggregation.types import Rule
 from fedsdg.data.benchmark_set import take_benchmark
 from fedsdg.data.images import Pictures
-from fedsdg.data.partition_record import TEST, VAL, Partition
+from fedsdg.data.partition import TEST, VAL, Partition
 from fedsdg.next_federation.client_groups import clients_in
 from fedsdg.next_federation.conditions.attackers import Attackers
 from fedsdg.next_federation.conditions.compute import Compute

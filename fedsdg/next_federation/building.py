@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedsdg.data.partition_record import Partition
+from fedsdg.data.partition import Partition
 from fedsdg.experiment.building import _plain_model, method_of
 from fedsdg.experiment.material import Material, require_test_set
 from fedsdg.experiment.run_config import RunConfig

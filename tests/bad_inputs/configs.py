@@ -37,8 +37,7 @@ BACKBONE = {
     "learning_rate": 0.002, "weight_decay": 0.05, "seed": 0, "threads": 1,
 }  # fmt: skip
 SKEWS = [
-    "dirichlet~0.1", "dirichlet~1.0", "iid", "classes~2", "quantity~0.5", "mixed~0.5~0.1",
-    "domains", "dirichlet~30.0",
+    "dirichlet~0.1", "dirichlet~1.0", "iid", "classes~2", "quantity~0.5", "dirichlet~30.0",
 ]  # fmt: skip
 ODD_SKEWS = [
     "dirichlet~" + "9" * 400, "dirichlet~0." + "0" * 400 + "1", "classes~" + "9" * 30, "mixed~0.5",
@@ -103,7 +102,7 @@ def drawn(rng):
     clients = int(rng.integers(5, 30))
     raw = {
         "experiment": pick(rng, ["label-skew", "a", "x.y+z"]),
-        "datasets": [pick(rng, ["digits", "mnist", "digits_domains"])],
+        "datasets": [pick(rng, ["digits", "mnist", "usps"])],
         "skews": [SKEWS[k] for k in rng.choice(len(SKEWS), int(rng.integers(1, 4)), replace=False)],
         "seeds": rng.choice(50, int(rng.integers(1, 4)), replace=False).tolist(),
         "backbone": "letters",
@@ -112,7 +111,7 @@ def drawn(rng):
             "clients": clients, "clients_per_round": int(rng.integers(1, clients + 1)),
             "rounds": int(rng.integers(1, 50)), "evaluate_every": int(rng.integers(1, 9)),
         },
-        "partition": {"min_samples": int(rng.integers(3, 20)), "scheme": "per-class"},
+        "partition": {"min_samples": int(rng.integers(3, 20))},
         "training": {"epochs": 1, "batch_size": pick(rng, [16, None]), "eta_g": 0.01},
         "adapters": {"rank": int(rng.integers(1, 9)), "alpha": 16},
         "methods": [method(rng) for _ in range(int(rng.integers(1, 4)))],

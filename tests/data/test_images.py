@@ -1,105 +1,87 @@
-"""Preparation of images against formulas done by hand and against PIL."""
-
-from typing import Any
+"""Data in memory: hashes, the input of a backbone, letters."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
-from fedsdg.data.images import prepare
-
-GREY: dict[str, Any] = {"mean": (0.0,), "std": (1.0,)}
-COLOUR: dict[str, Any] = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
-
-
-def pixels(*shape, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+from fedsdg.data.datasets import Column, ImageData
+from fedsdg.data.glyphs import LETTERS, render_letters
+from fedsdg.data.images import Pictures
+from tests.data.pictures import noise
 
 
-def test_identity_when_the_size_is_right():
-    images = pixels(5, 8, 8)
-    out = prepare(images, size=8, channels=1, **GREY)
-    assert out.dtype == np.float32 and out.shape == (5, 1, 8, 8)
-    assert np.array_equal(out[:, 0], images.astype(np.float32) / np.float32(255))
+def test_the_hash_covers_everything_but_name_facts_and_notes():
+    images, labels = noise(0, (6, 4, 4)), np.array([0, 1, 2] * 2)
+    test = np.arange(6) > 3
+    column = {"writer": Column(np.arange(6), tuple("abcdef"))}
+    base = {"images": images, "labels": labels, "num_classes": 3, "test": test}
+    base |= {"classes": ("x", "y", "z"), "columns": column}
+    known = ImageData("one", **base).sha256
+    assert ImageData("two", **base, facts={"a": 1}, notes=("b",)).sha256 == known
+    changes = [("images", 255 - images), ("labels", labels[::-1]), ("num_classes", 4)]
+    changes += [("test", ~test), ("classes", ("x", "y", "w")), ("columns", {})]
+    for codes, names in ((np.arange(6)[::-1], "abcdef"), (np.arange(6), "abcdeg")):
+        changes.append(("columns", {"writer": Column(codes, tuple(names))}))
+    changes.append(("columns", {"site": column["writer"]}))
+    hashes = {ImageData("one", **(base | {name: value})).sha256 for name, value in changes}
+    assert len(hashes | {known}) == len(changes) + 1
 
 
-def test_colour_keeps_its_channels_in_order():
-    images = pixels(3, 4, 4, 3)
-    out = prepare(images, size=4, channels=3, **COLOUR)
-    assert np.array_equal(out, (images.astype(np.float32) / 255).transpose(0, 3, 1, 2))
-
-
-def test_mean_and_std_per_channel():
-    images = pixels(3, 4, 4, 3)
-    mean, std = (0.1, 0.2, 0.3), (0.5, 0.25, 2.0)
-    out = prepare(images, size=4, channels=3, mean=mean, std=std)
-    expected = (images / 255.0 - mean) / std
-    assert np.allclose(out, expected.transpose(0, 3, 1, 2), atol=1e-6)
-
-
-def test_grey_to_colour_repeats_then_normalises_each_channel():
-    images = pixels(3, 4, 4)
-    out = prepare(images, size=4, channels=3, mean=(0.0, 0.5, 0.0), std=(1.0, 1.0, 0.5))
-    plain = images / 255.0
-    assert np.allclose(out, np.stack([plain, plain - 0.5, plain * 2], 1), atol=1e-6)
-
-
-def test_colour_to_grey_is_luma():
-    images = pixels(6, 4, 4, 3)
-    out = prepare(images, size=4, channels=1, **GREY)
-    oracle = [np.asarray(Image.fromarray(x).convert("L")) for x in images]
-    assert np.abs(out[:, 0] * 255 - oracle).max() < 0.51  # PIL rounds to whole levels
-    equal = np.repeat(pixels(2, 4, 4)[..., None], 3, axis=-1)
-    assert np.allclose(
-        prepare(equal, size=4, channels=1, **GREY)[:, 0], equal[..., 0] / 255, atol=1e-6
-    )
-
-
-@pytest.mark.parametrize(("before", "after"), [(28, 8), (16, 8), (32, 8), (28, 32), (8, 16)])
-def test_resizing_agrees_with_pil(before, after):
-    images = pixels(4, before, before)
-    out = prepare(images, size=after, channels=1, **GREY)
-    for x, ours in zip(images, out[:, 0], strict=True):
-        image = Image.fromarray(x.astype(np.float32))
-        oracle = np.asarray(image.resize((after, after), Image.Resampling.BILINEAR))
-        assert np.abs(ours * 255 - oracle).max() < 1e-2
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(2, 12), st.integers(1, 12), st.integers(0, 255), st.sampled_from([1, 3]))
-def test_flat_images_stay_flat(before, after, level, channels):
-    images = np.full((2, before, before), level, dtype=np.uint8)
-    mean, std = (0.25,) * channels, (0.5,) * channels
-    out = prepare(images, size=after, channels=channels, mean=mean, std=std)
-    assert out.shape == (2, channels, after, after)
-    assert np.allclose(out, (level / 255 - 0.25) / 0.5, atol=1e-5)
-
-
-def test_chunks_change_nothing_and_the_source_is_left_alone():
-    images = pixels(11, 8, 8, 3)
-    before = images.copy()
-    whole = prepare(images, size=5, channels=3, **COLOUR)
-    for chunk in (1, 4, 11):
-        assert np.array_equal(prepare(images, size=5, channels=3, chunk=chunk, **COLOUR), whole)
-    assert np.array_equal(images, before)
-    assert prepare(images[:0], size=5, channels=3, **COLOUR).shape == (0, 3, 5, 5)
+SQUARE = np.zeros((3, 4, 4), np.uint8)
 
 
 @pytest.mark.parametrize(
-    ("images", "change", "message"),
+    ("images", "labels", "words"),
     [
-        (np.zeros((2, 4, 4)), {}, "must be uint8"),
-        (np.zeros((2, 4, 4, 2), np.uint8), {}, "must be uint8"),
-        (np.zeros((2, 4, 5), np.uint8), {}, "square"),
-        (np.zeros((2, 4, 4), np.uint8), {"channels": 2}, "channels"),
-        (np.zeros((2, 4, 4), np.uint8), {"size": 0}, "size"),
-        (np.zeros((2, 4, 4), np.uint8), {"std": (0.0,)}, "std"),
-        (np.zeros((2, 4, 4), np.uint8), {"mean": (0.0, 0.0, 0.0)}, "per channel"),
-        (np.zeros((2, 4, 4), np.uint8), {"channels": 3}, "per channel"),
+        (np.zeros((3, 4, 4)), [0, 1, 2], "float64"),
+        (np.zeros((3, 4, 4, 4), np.uint8), [0, 1, 2], "uint8"),
+        (np.zeros((3, 4, 5), np.uint8), [0, 1, 2], "H, H"),
+        (SQUARE, [0, 1], "2 labels"),
+        (SQUARE, [0, 1, 3], "0 … 3"),
+        (SQUARE, [-1, 1, 2], "-1 … 2"),
+        (SQUARE, [0.0, 0.5, 1.0], "float64"),
     ],
 )
-def test_unusable_input(images, change, message):
-    with pytest.raises(ValueError, match=message):
-        prepare(images, **({"size": 4, "channels": 1} | GREY | change))
+def test_arrays_that_do_not_fit_are_refused(images, labels, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        ImageData("any", images, np.array(labels), 3)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("shape", [(7, 9, 9), (7, 9, 9, 3)])
+def test_channels_and_normalisation_by_hand(shape, channels):
+    images = noise(1, shape)
+    mean, std = (0.3, 0.4, 0.5)[:channels], (0.2, 0.3, 0.4)[:channels]
+    found = Pictures(images, 9, channels, mean, std).prepared(images, chunk=2)
+    scaled = images.astype(np.float64) / 255
+    planes = [scaled] * 3 if images.ndim == 3 else [scaled[..., c] for c in range(3)]
+    if channels == 1:
+        planes = [0.299 * planes[0] + 0.587 * planes[1] + 0.114 * planes[2]]
+    expected = [(p - m) / s for p, m, s in zip(planes, mean, std, strict=True)]
+    assert found.dtype == np.float32 and found.shape == (7, channels, 9, 9)
+    assert np.abs(found - np.stack(expected, axis=1)).max() < 1e-5
+
+
+@pytest.mark.parametrize("size", [5, 9, 20])
+def test_resizing_is_pillows_bilinear_filter(size):
+    images = noise(2, (3, 9, 9))
+    found = Pictures(images, size, 1, (0.0,), (1.0,)).prepared(images) * 255
+    for image, row in zip(images, found[:, 0], strict=True):
+        exact = Image.fromarray(image.astype(np.float32)).resize((size, size), Image.BILINEAR)
+        assert np.abs(np.asarray(exact) - row).max() < 0.01
+
+
+def test_letters_are_those_that_recorded_backbones_learned():
+    images, labels = render_letters(2000, np.random.default_rng(0))
+    assert images.shape == (2000, 8, 8) and images.dtype == np.uint8
+    counts = np.bincount(labels, minlength=len(LETTERS))
+    assert len(counts) == 52 and counts.min() > 15
+    moments = (images[:6].reshape(6, 64).astype(int) * np.arange(64)).sum(axis=1)
+    expected = [93510, 146614, 235005, 108588, 131620, 131316]
+    assert np.allclose(moments, expected, rtol=2e-3)
+
+
+def test_letters_do_not_depend_on_the_chunk():
+    images, labels = render_letters(50, np.random.default_rng(0), size=16, chunk=7)
+    whole = render_letters(50, np.random.default_rng(0), size=16)
+    assert np.array_equal(images, whole[0]) and np.array_equal(labels, whole[1])

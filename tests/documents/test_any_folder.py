@@ -68,9 +68,9 @@ def test_a_config_that_the_environment_names_takes_the_place_of_the_default(fold
 def test_what_a_run_adds_to_the_grid_leaves_its_other_runs_as_they_were():
     config = load_config()
     assert config.including("fedavg", "digits", "dirichlet~0.1") is config
-    wider = config.including("ditto", "mnist", "mixed~0.5~0.1")
+    wider = config.including("ditto", "mnist", "quantity~0.5")
     assert wider.methods[:-1] == config.methods and wider.methods[-1].label == "ditto"
-    assert wider.datasets == ("digits", "mnist") and wider.skews[-1] == "mixed~0.5~0.1"
+    assert wider.datasets == ("digits", "mnist") and wider.skews[-1] == "quantity~0.5"
     assert wider.partition.retries == PATIENCE
     only = config.including("ditto", None, None)
     one, other = (c.run("digits", "dirichlet~0.1", config.methods[0], 0) for c in (config, only))

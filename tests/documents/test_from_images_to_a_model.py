@@ -19,8 +19,9 @@ import yaml
 from PIL import Image
 
 from fedsdg.cli import main
-from fedsdg.data.own_images import survey
+from fedsdg.data.datasets import global_test_set
 from fedsdg.data.partition_files import read_partition
+from fedsdg.data.rows import read_rows
 from fedsdg.experiment.building import build
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.loading import load_images
@@ -40,7 +41,7 @@ import timm  # noqa: E402, F401
 
 PAGE = "docs/from-images-to-a-model.md"
 FILES = ["photos.yaml"]
-RUN = "results/runs/photos/photos/clients~8/domains/fedsdg/seed~0"
+RUN = "results/runs/photos/photos/clients~8/dirichlet~1.0/fedsdg/seed~0"
 
 
 def follow(line):
@@ -57,7 +58,7 @@ def followed(installed, tmp_path_factory):
     """The folder in which the page was followed from the wheel, and what its commands printed."""
     folder = tmp_path_factory.mktemp("followed")
     write_photographs(folder / "photos")
-    for file in sorted((folder / "photos").glob("*/horse/*.jpg")):
+    for file in sorted((folder / "photos").glob("horse/*.jpg")):
         Image.open(file).save(file.with_suffix(".png"))
         file.unlink()
     done = installed.python(pages.__file__, PAGE, cwd=folder)
@@ -73,16 +74,21 @@ def followed(installed, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def known(followed):
-    """What is in the folder, before an image is decoded."""
-    return survey(load_config(FILES).source("photos"), stream("test-split", 0))
+    """The files of all samples, the names of their classes, and which of them are for testing."""
+    source = load_config(FILES).source("photos")
+    rows = read_rows(source)
+    test = global_test_set(rows.columns["label"].codes, rows.test, stream("test-split", 0))
+    order = [*np.setdiff1d(np.arange(len(rows.where)), test), *test]
+    files = [rows.where[row] for row in order]
+    return SimpleNamespace(files=files, names=[Path(file).parent.name for file in files])
 
 
 @pytest.mark.slow
 def test_plain_peft_gives_the_scores_of_the_run(followed, known):
     """The run is done again, and its federation asked what client 0 makes of every photograph."""
     config = load_config(FILES)
-    run = config.run("photos", "domains", config.method("fedsdg"), 0)
-    partition = read_partition("results/partitions/photos/clients~8/domains/seed~0.parquet")
+    run = config.run("photos", "dirichlet~1.0", config.method("fedsdg"), 0)
+    partition = read_partition("results/partitions/photos/clients~8/dirichlet~1.0/seed~0.parquet")
     backbone = load_backbone("results/backbones/small.safetensors")
     material = prepare_material(load_images(config.source("photos")), backbone, "cpu")
     torch.set_num_threads(1)
@@ -100,9 +106,8 @@ def test_plain_peft_gives_the_scores_of_the_run(followed, known):
     with torch.no_grad():
         expected = one.model.logits(images, [len(images)], named)
         shared = one.model.logits(images, [len(images)], named, private=False)
-    files = [Path(known.rows.where(row)) for row in range(len(known.order))]
-    place = {files[row]: sample for sample, row in enumerate(known.order)}
-    order = [place[file] for file in sorted(files)]
+    files = [Path(file) for file in known.files]
+    order = sorted(range(len(files)), key=files.__getitem__)
     found = torch.from_numpy(np.load("scores.npy"))
     assert len(found) == 280
     torch.testing.assert_close(found, expected[order], rtol=0, atol=1e-4)
@@ -114,13 +119,8 @@ def test_predictions_are_printed_and_measured(followed, known):
     predicted = [line.rsplit(" ", 1) for line in followed.printed[3].splitlines()]
     assert {name for _, name in predicted} <= set(PHOTO_CLASSES) and len(predicted) == 280
     named = dict(predicted)
-    files = [known.rows.where(row) for row in range(len(known.order))]
-    right = [
-        named[files[row]] == known.classes[label]
-        for row, label, test in zip(known.order, known.labels, known.official_test, strict=True)
-        if test
-    ]
-    assert len(right) == 56
+    tests = list(zip(known.files, known.names, strict=True))[-56:]
+    right = [named[file] == name for file, name in tests]
     accuracy = f"photos: accuracy {np.mean(right):.4f}, loss "
     assert followed.printed[4].startswith(accuracy)
     assert "on 56 images (its test set)" in followed.printed[4]
@@ -184,8 +184,8 @@ def test_data_that_a_model_cannot_be_measured_on_are_one_sentence(followed, caps
     for name, words in (
         ("few", "tells 7 classes apart, but few has 5"),
         ("others", "class 0 of the model in .* is 'dog', but of others 'cat'"),
-        ("spoilt", "spoilt/cat/1.png: the image cannot be decoded"),
-        ("gone", "there is no folder nowhere"),
+        ("spoilt", "spoilt/cat/1.png: the image cannot be used"),
+        ("gone", "there is no 'nowhere'"),
         ("other", "unknown data set 'other'; did you mean 'others'"),
     ):
         assert re.search(words, refused(capsys, *asked, name))

@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.data.partition_record import GLOBAL_TEST, TEST, TRAIN, VAL
+from fedsdg.data.partition import GLOBAL_TEST, TEST, TRAIN, VAL
 from fedsdg.experiment.building import build
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.material import make_partition, prepare_material

@@ -8,10 +8,9 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.data.datasets import image_data
-from fedsdg.data.partition_record import LEFT_OUT, TEST, TRAIN, VAL
+from fedsdg.data.datasets import ImageData
+from fedsdg.data.partition import LEFT_OUT, TEST, TRAIN, VAL
 from fedsdg.experiment.building import build
-from fedsdg.experiment.conditioned import seen_samples
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.differing import groups_of, views_of
 from fedsdg.experiment.material import make_partition, prepare_material
@@ -51,7 +50,7 @@ def backbone(channels=1):
 
 @pytest.fixture(scope="module")
 def materials():
-    return {n: prepare_material(n, backbone(), "cpu") for n in ("digits", "digits_domains")}
+    return {n: prepare_material(n, backbone(), "cpu") for n in ("digits",)}
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ def make(materials):
 
 
 def shards_of(partition, client):
-    return np.concatenate([partition.indices(client, split) for split in (TRAIN, VAL, TEST)])
+    return np.concatenate([partition.shards(split)[client] for split in (TRAIN, VAL, TEST)])
 
 
 # --- Label conflict -----------------------------------------------------------------------------
@@ -126,7 +125,7 @@ def test_a_conflict_comes_before_noise_and_noise_before_attackers(make):
     attack = {"attack": {"type": "label-flip", "share": 0.25}}
     _, _, partition, made = make(conflict | noise | attack)
     for client in np.flatnonzero(made.circumstances.attackers):
-        own = partition.indices(client, TRAIN)
+        own = partition.shards(TRAIN)[client]
         assert np.array_equal(made.samples.labels.numpy()[own], 9 - noisy[own])
 
 
@@ -196,19 +195,17 @@ def test_a_shifted_client_sees_all_its_images_so_and_the_test_set_too(make, kind
 
 def test_a_view_is_of_the_images_as_they_are_stored(make):
     """Turned back and prepared they are what the view of the client's own images shows."""
-    from fedsdg.data.transforms import rotated
-
     run, material, partition, made = make({"feature_shift": {"kind": "rotate"}})
     client = int(np.flatnonzero(made.circumstances.facts["conflicts"])[0])
     own = shards_of(partition, client)
-    turned = rotated(material.pictures.stored[own], views_of(run)[client].angle())
+    turned = views_of(run)[client](material.pictures.stored[own], own)
     expected = torch.from_numpy(material.pictures.prepared(turned))
     assert torch.equal(made.samples.images[torch.from_numpy(own)], expected)
 
 
 def test_images_in_colour_are_shifted_as_grey_ones_are(materials):
     stored = np.random.default_rng(0).integers(0, 256, (400, 8, 8, 3)).astype(np.uint8)
-    data = image_data("colours", stored, np.arange(400) % 10, 10)
+    data = ImageData("colours", stored, np.arange(400) % 10, 10)
     told = config({"feature_shift": {"kind": "invert"}})
     run = told.run("digits", "dirichlet~1.0", method_entry("fedavg"), 0)
     partition = make_partition(data, "iid", 0, CLIENTS, told.partition)
@@ -233,7 +230,7 @@ def test_a_run_with_a_shift_runs_and_comes_again(make):
 # --- What each client's accuracy would be ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("skew", ["dirichlet~0.5", "mixed~0.5~0.5", "classes~2", "iid"])
+@pytest.mark.parametrize("skew", ["dirichlet~0.5", "classes~2", "iid"])
 @pytest.mark.parametrize("images", [None, 150])
 def test_the_weighted_sum_is_the_accuracy_under_the_clients_own_distribution(make, skew, images):
     _, material, partition, made = make(
@@ -286,25 +283,6 @@ def test_classes_without_an_image_are_left_out_and_none_at_all_is_refused():
     assert weights == pytest.approx([1 / 8, 1 / 8, 6 / 8, 0])
     with pytest.raises(ValueError, match="no image of a class that the client holds; raise"):
         class_weights(np.array([0, 0, 7, 0]), labels)
-
-
-def test_a_client_of_one_domain_is_judged_by_the_images_of_its_domain(make):
-    run, material, partition, made = make(dataset="digits_domains", skew="domains")
-    seen = made.seen
-    for client, domain in enumerate(partition.client_domain):
-        common = partition.global_test()
-        assert seen.index[client].tolist() == common[material.domain[common] == domain].tolist()
-        assert seen.weights[client] == pytest.approx(1 / len(seen.index[client]))
-    with pytest.raises(ValueError, match="no image of the domain of client"):
-        seen_samples(
-            run,
-            material.samples,
-            partition,
-            common[material.domain[common] == 0],
-            10,
-            material.pictures,
-            material.domain,
-        )
 
 
 # --- What servers are told ------------------------------------------------------------------------
@@ -384,14 +362,14 @@ def test_nothing_of_a_held_out_client_reaches_the_others(make):
     theirs = set(np.flatnonzero(out[partition.client] & (partition.client >= 0)).tolist())
     for client, own in enumerate(made.shards.train):
         if out[client]:
-            assert own.tolist() == partition.indices(client, TRAIN).tolist()
+            assert own.tolist() == partition.shards(TRAIN)[client].tolist()
             assert made.circumstances.facts["disclosed"][client] == 0
         else:
             assert not theirs & set(own.tolist()) and len(own) > 0
     _, _, partition, made = make(federation={"held_out": 0.25}, method="centralised")
     batches = [b for r in range(1, 6) for b in made.clients(r, made.cohort(r)).batches[0]]
     used = set(np.concatenate(batches).tolist())
-    kept = [partition.indices(k, TRAIN) for k in np.flatnonzero(~made.circumstances.held_out)]
+    kept = [partition.shards(TRAIN)[k] for k in np.flatnonzero(~made.circumstances.held_out)]
     assert used == set(np.concatenate(kept).tolist())
 
 
@@ -417,5 +395,5 @@ def test_a_client_that_trains_on_an_image_of_the_fixed_test_set_is_refused(make)
     smaller = dataclasses.replace(partition, client=client, split=split)
     with pytest.raises(ValueError, match="another test set than the fixed one"):
         build(run, material, smaller)
-    spec = dataclasses.replace(partition.spec, test="by-seed")
-    build(run, material, dataclasses.replace(smaller, spec=spec))
+    facts = {key: value for key, value in partition.facts.items() if key != "test"}
+    build(run, material, dataclasses.replace(smaller, facts=facts))

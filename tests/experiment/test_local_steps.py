@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from fedsdg.data.partition_record import TRAIN
+from fedsdg.data.partition import TRAIN
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.material import make_partition
 from fedsdg.experiment.search.local_steps import (
@@ -44,7 +44,7 @@ def test_of_digits_the_sizes_are_those_of_the_runs(tmp_path, monkeypatch):
     some = config()
     made = make_partition("digits", "dirichlet~0.1", 0, 20, some.partition)
     sizes = training_sizes(some, "digits", "dirichlet~0.1")
-    assert sizes.tolist() == made.sizes()[:, TRAIN].tolist()
+    assert sizes.tolist() == made.counts(made.split, 3)[:, TRAIN].tolist()
 
 
 def test_of_stored_sets_it_is_an_equal_share_of_the_files(tmp_path, monkeypatch):

@@ -9,15 +9,14 @@ import pytest
 import yaml
 
 from fedsdg.cli import main
-from fedsdg.data.own_data import OwnData
-from fedsdg.data.partition import read_partition
+from fedsdg.data.partition_files import read_partition
+from fedsdg.data.sources import Source
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.declared_data import remarks
 from fedsdg.experiment.loading import load_images
 from fedsdg.files import read_json
 from tests.own_images import (
     PHOTO_CLASSES,
-    PHOTO_DOMAINS,
     write_image,
     write_photographs,
     write_table,
@@ -85,11 +84,11 @@ def writers(folder, each=(30, 30, 30, 30, 4, 3)):
 
 def test_a_config_may_describe_its_data(place):
     write_photographs(place / "photos", each=1)
-    one = {"name": "pacs", "folder": "photos", "split": {"train": "a", "test": "b"}, "size": 32}
+    one = {"name": "pacs", "folder": "photos", "train": "a", "test": "b", "size": 32}
     config = parse_config(raw(datasets=["digits", one]))
     assert config.datasets == ("digits", "pacs")
     assert config.source("digits") == "digits"
-    assert config.source("pacs") == OwnData("pacs", "photos", train="a", test="b", size=32)
+    assert config.source("pacs") == Source("pacs", "photos", train="a", test="b", size=32)
     # A run names its data; which bytes they are stands in the partition's hash.
     method = config.methods[0]
     assert config.run("pacs", config.skews[0], method, 0).to_dict()["dataset"] == "pacs"
@@ -105,10 +104,8 @@ def test_a_config_may_describe_its_data(place):
         ([{"name": "mnist", "folder": "x"}], "'mnist' is a data set of the benchmark"),
         ([{"name": "a", "folder": "x"}, {"name": "a", "folder": "y"}], "names 'a' twice"),
         ([{"name": "a", "folder": "x", "lable": "y"}], "unknown key 'lable'; did you mean 'label'"),
-        (
-            [{"name": "a", "folder": "x", "split": {"valid": "y"}}],
-            "split has an unknown key 'valid'",
-        ),
+        ([{"name": "a", "folder": "x", "split": "y"}], "unknown key 'split'"),
+        ([{"name": "a", "folder": "x", "fit": "cut"}], "a.fit is 'cut', but must be one of"),
         ([{"name": "a"}], "needs 'folder' or 'hub'"),
     ],
 )
@@ -133,7 +130,7 @@ def test_all_clients_are_the_values_with_enough_samples(place):
     )
     shared = load_images(few.source("mine"))
     column = shared.columns["writer"]
-    counts = np.bincount(column.codes[~shared.official_test])
+    counts = np.bincount(column.codes[~shared.test])
     assert few.federation.clients == (counts >= 3).sum()
     for given, words in (
         ({"skews": ["iid"]}, "no skew says which column"),
@@ -158,35 +155,31 @@ def test_check_counts_and_hints(place, capsys):
     assert "'tiny' has learned from rendered letters" in err and "Photographs" in err
     assert "stored at 4 pixels and enlarged to the 8" in err
     assert not list(remarks({}, "tiny", TINY)), "nothing of data that the benchmark knows"
-    large = {"a": OwnData("a", "b", size=9)}
+    large = {"a": Source("a", "b", size=9)}
     assert not list(remarks(large, "tiny", TINY | {"data": "cifar100"}))
 
 
-def test_commands_say_what_is_left_out_and_what_is_in_both_splits(place, capsys):
+def test_commands_say_what_is_ignored_and_what_is_in_both_splits(place, capsys):
     images = [np.full((8, 8), n, dtype=np.uint8) for n in range(40)]
     write_table(place / "w/train.parquet", images, label=[0, 1] * 20)
     write_table(place / "w/test.parquet", [images[7], images[0] + 99], label=[0, 1])
     write_table(place / "w/test_hard.parquet", images[:2], label=[0, 1])
-    entry = {"name": "mine", "folder": "w"}
-    lay_over(place, datasets=[entry], skews=["iid"])
+    lay_over(place, datasets=[{"name": "mine", "folder": "w"}], skews=["iid"])
+    ignored = "mine: ignored files: 1, such as w/test_hard.parquet"
     assert main(["check", "--config", str(CONFIG), "mine.yaml"]) == 0
-    assert "of 'mine' these belong neither" in (err := capsys.readouterr().err)
-    assert "left out: test_hard.parquet" in err
+    assert f"fedsdg: {ignored}\n" in capsys.readouterr().err
+    assert main(["data", "--config", str(CONFIG), "mine.yaml"]) == 0
+    assert ignored.removeprefix("mine: ") in capsys.readouterr().out
     command = ["partition", "--config", str(CONFIG), "mine.yaml", "--dataset", "mine", "--skew",
                "iid", "--seed", "0", "--clients", "2", "--output", "p.parquet"]  # fmt: skip
-    assert main(command) == 2 and not (place / "p.parquet").exists()
-    refusal = "1 of the 2 test images are training images too, pixel for pixel"
-    assert refusal in (err := capsys.readouterr().err)
-    assert "w/test.parquet, row 0 is w/train.parquet, row 7" in err
-    lay_over(place, datasets=[entry | {"duplicates": "report"}], skews=["iid"])
     assert main(command) == 0
     out = capsys.readouterr().out
-    assert "left out, since in no split: test_hard.parquet" in out
-    assert "training images too: 1, w/test.parquet, row 0 is w/train.parquet, row 7" in out
+    copies = "1 of 2, such as w/test.parquet, row 0, which is w/train.parquet, row 7"
+    assert f"{ignored}\nmine: test images that are training images too: {copies}\n" in out
 
 
 def spoil(place):
-    (place / "photos/art/dog/0.jpg").write_bytes(b"none")
+    (place / "photos/dog/art-0.jpg").write_bytes(b"none")
 
 
 def misname(place):
@@ -201,9 +194,9 @@ def move(place):
 @pytest.mark.parametrize(
     ("break_it", "words"),
     [
-        (spoil, "art/dog/0.jpg: the image"),
+        (spoil, "dog/art-0.jpg: the image"),
         (misname, "no column 'breed'"),
-        (move, "there is no folder photos"),
+        (move, "there is no 'photos'"),
     ],
 )
 def test_bad_data_are_one_sentence_before_anything_is_made(place, capsys, break_it, words):
@@ -220,23 +213,23 @@ def test_bad_data_are_one_sentence_before_anything_is_made(place, capsys, break_
 @pytest.mark.slow
 def test_photographs_are_trained_on_at_the_first_try(place, capsys):
     write_photographs(place / "photos", each=10)
-    file = lay_over(place, datasets=[{"name": "photos", "folder": "photos"}], skews=["domains"],
+    file = lay_over(place, datasets=[{"name": "photos", "folder": "photos"}], skews=["dirichlet~1.0"],
                     federation={"clients": 8, "clients_per_round": 4, "rounds": 2})  # fmt: skip
     command = ["run", "--config", str(CONFIG), str(file), "--method", "fedsdg"]
     assert main(command) == 0
     assert "for photographs take one" in capsys.readouterr().err
-    folder = place / "results/runs/mine/photos/clients~8/domains/fedsdg/seed~0"
+    folder = place / "results/runs/mine/photos/clients~8/dirichlet~1.0/fedsdg/seed~0"
     result = read_json(folder / "result.json")
     assert result["status"] == "ok" and 0 <= result["last"]["global_accuracy"] <= 1
     data = read_json(folder / "provenance.json")["data"]
-    assert data["classes"] == list(PHOTO_CLASSES) and data["domains"] == list(PHOTO_DOMAINS)
-    assert data["resized"] == 280 and data["resize"] == "bilinear" and data["size"] == 64
-    assert data["test"] == {"drawn": 0.2, "images": 56}
-    made = read_partition(place / "results/partitions/photos/clients~8/domains/seed~0.parquet")
-    assert made.classes == PHOTO_CLASSES and made.domains == PHOTO_DOMAINS
-    assert len(made.client_domain) == 8 and len(made.global_test()) == 56
+    assert data["classes"] == list(PHOTO_CLASSES) and data["size"] == 64
+    assert data["images"] == 280 and data["leaked"] == data["transparent"] == 0
+    made = read_partition(
+        place / "results/partitions/photos/clients~8/dirichlet~1.0/seed~0.parquet"
+    )
+    assert made.facts["classes"] == list(PHOTO_CLASSES) and len(made.global_test()) == 56
     # Another image, another partition and another run: what is kept is never of other data.
-    write_image(place / "photos/art/dog/0.jpg", np.zeros((30, 30, 3), dtype=np.uint8))
+    write_image(place / "photos/dog/art-0.jpg", np.zeros((30, 30, 3), dtype=np.uint8))
     assert main(command) == 0
     after = read_json(folder / "result.json")
     assert after["partition_hash"] != result["partition_hash"]
@@ -246,7 +239,7 @@ def test_photographs_are_trained_on_at_the_first_try(place, capsys):
 @pytest.mark.slow
 def test_natural_clients_go_through_a_grid(place, forked):
     writers(place / "w")
-    lay_over(place, datasets=[{"name": "mine", "folder": "w", "domain": "writer"}],
+    lay_over(place, datasets=[{"name": "mine", "folder": "w"}],
              skews=["column~writer"], methods=["fedsdg", "fedavg"], tables=["main"],
              figures=["partition"], federation={"clients": "all", "clients_per_round": 2,
                                                 "rounds": 2})  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.data.partition_record import TRAIN
+from fedsdg.data.partition import TRAIN
 from fedsdg.experiment.building import build
 from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.config import parse_config
@@ -292,7 +292,7 @@ def test_where_all_use_the_shared_model_and_see_the_same_it_is_expected_to_do_as
 def test_a_client_is_expected_to_do_as_its_classes_are(finished, partition):
     """Under label skew: accuracy by class on the global test set, by the client's class shares."""
     one = finished("fedavg")
-    counts = partition.class_counts()
+    counts = partition.counts(partition.label, 10)
     for client, own in enumerate(one.seen.weights):
         shares = [own[one.seen.labels[client] == c].sum() for c in range(10)]
         assert shares == pytest.approx(counts[client] / counts[client].sum(), abs=1e-12)
@@ -509,7 +509,7 @@ def test_identical_clients_and_full_participation_make_scaffold_fedavg_sgd(
     )
     for name in ("scaffold", "fedavg-sgd"):
         one = build(changed.run("digits", SKEW, method_entry(name), 0), material, partition)
-        shard = partition.indices(0, TRAIN)
+        shard = partition.shards(TRAIN)[0]
         one = dataclasses.replace(one, shards=dataclasses.replace(one.shards, train=[shard] * 8))
         one.start = one.theta.clone()
         one.run()
@@ -609,7 +609,7 @@ def test_nan_in_training_is_a_failed_row_with_what_was_recorded(
     victims = [k for k in draw_cohort(0, 2, 8, 5).tolist() if k not in first]
     assert victims, "somebody is drawn in round 2 for the first time"
     victim = victims[0]
-    images[partition.indices(victim, TRAIN)] = float("nan")
+    images[partition.shards(TRAIN)[victim]] = float("nan")
     broken = dataclasses.replace(material, samples=Samples(images, material.samples.labels))
     failure = run_to(tmp_path / "run", tmp_path / "store", config, broken, partition)
     assert failure is not None and f"round 2, client {victim}" in failure

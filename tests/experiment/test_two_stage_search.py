@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fedsdg.data.partition_record import TRAIN
+from fedsdg.data.partition import TRAIN
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.material import make_partition, prepare_material
 from fedsdg.experiment.method_entries import method_entry
@@ -111,7 +111,8 @@ def test_the_bound_is_the_least_rate_with_which_gates_move_in_every_cell():
     axis = resolved(config).search.space["fedsdg"]["eta_m"]
     steps = []
     for skew in config.skews:
-        sizes = make_partition("digits", skew, 50, 6, config.partition).sizes()[:, TRAIN]
+        made = make_partition("digits", skew, 50, 6, config.partition)
+        sizes = made.counts(made.split, 3)[:, TRAIN]
         batches = np.median([math.ceil(n / config.training.batch_size) for n in sizes])
         steps.append(2 * 5 / 6 * config.training.epochs * batches)
     assert axis.low * min(steps) >= 3 > (axis.low - 0.001 * axis.low) * min(steps)

@@ -39,7 +39,7 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.types import Aggregate, Rule
-from fedsdg.data.datasets import image_data
+from fedsdg.data.datasets import ImageData
 from fedsdg.federation.environment.attacks.attack import UpdateAttack
 from fedsdg.files.columns import Column
 from fedsdg.methods.choice import Choice
@@ -84,7 +84,7 @@ def stripes():
     images = draw.integers(0, 60, (360, 8, 8)).astype(np.uint8)
     for label in range(3):
         images[labels == label, :, label::3] += 150
-    return image_data("drawn", images, labels, 3)
+    return ImageData("drawn", images, labels, 3)
 
 
 METHODS = {

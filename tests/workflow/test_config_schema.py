@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import update_config, validate
 
-from fedsdg.data.partition_spec import PartitionSettings
+from fedsdg.data.partition import PartitionSettings
 from fedsdg.experiment.conditions import Conditions, parse_conditions
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.schema import value_of

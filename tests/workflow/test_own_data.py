@@ -2,14 +2,13 @@
 
 import re
 import shutil
-from dataclasses import fields
 
 import pytest
 import yaml
 
-from fedsdg.data.own_data import OwnData
+from fedsdg.data.sources import Source
 from fedsdg.experiment.declared_data import own_data
-from fedsdg.experiment.undeclared import OWN_DATA
+from fedsdg.parts import declared
 from tests.own_images import stamped, write_table
 from tests.workflow.test_config_schema import DEFAULT, ROOT, judge, set_at
 
@@ -20,17 +19,16 @@ OWN = {"name": "mine", "folder": "w"}
     ("entry", "named"),
     [
         (OWN, None),
-        ({"name": "a-b", "hub": "o/n", "image": "i", "label": "l", "domain": "d", "channels": 3,
-          "split": {"train": "x", "test": "y"}, "size": 32, "resize": "box", "fit": "pad"}, None),
-        (OWN | {"split": "train"}, None),
+        ({"name": "a-b", "hub": "o/n", "image": "i", "label": "l", "channels": 3, "train": "x",
+          "test": "y", "size": 32, "fit": "pad", "background": "black"}, None),
         (OWN | {"lable": "x"}, "'lable' was unexpected"),
         ({"folder": "w"}, "'name' is a required property"),
         (OWN | {"name": "a/b"}, "'a/b' does not match"),
         (OWN | {"size": 0}, "0 is less than the minimum"),
         (OWN | {"channels": 2}, "2 is not one of"),
         (OWN | {"fit": "fill"}, "'fill' is not one of"),
-        (OWN | {"split": {"valid": "x"}}, "'valid' was unexpected"),
-        (OWN | {"split": 3}, "3 is not of type 'object'"),
+        (OWN | {"split": "x"}, "'split' was unexpected"),
+        (OWN | {"train": 3}, "3 is not of type 'string'"),
         ("minst", "'minst' is not one of"),
     ],
 )  # fmt: skip
@@ -43,11 +41,6 @@ def test_all_clients_and_columns_are_known():
     judge(set_at(config, "federation.clients", "all"), None)
     judge(set_at(config, "federation.clients", "every"), "'all' was expected")
     judge(set_at(DEFAULT, "skews", ["column~a b"]), "does not match")
-
-
-def test_the_schema_knows_the_keys_of_a_description():
-    own = {entry.name for entry in fields(OwnData)} - {"train", "test"} | {"split"}
-    assert set(OWN_DATA["properties"]) == own
 
 
 def test_the_configs_of_the_page_are_valid():
@@ -63,7 +56,7 @@ def test_the_configs_of_the_page_are_valid():
         judge(config, None)
         for entry in block.get("datasets", []):
             described |= set(own_data(entry).name and entry)
-    assert described == {entry.name for entry in fields(OwnData)} - {"train", "test"} | {"split"}
+    assert described == set(declared(Source))
 
 
 @pytest.mark.slow

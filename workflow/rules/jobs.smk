@@ -6,7 +6,7 @@ import subprocess
 from fedsdg.experiment.machine.processes import ALLOCATOR
 
 # A training process took 4.5 GB with CIFAR-100, and less than 1 GB with these, most of it PyTorch.
-SMALL = ("digits", "digits_domains", "letters")
+SMALL = ("digits", "letters")
 GPU = int(config["training"].get("device") == "cuda")
 # Whether one job trains the whole grid: where runs take seconds, a process for each cell would spend
 # most of its time on imports. Nodes of a cluster and GPUs are for single cells.

@@ -19,7 +19,7 @@ from fedsdg.rng import stream
 
 def probed(model: nn.Module, architecture: Architecture, data: ImageData) -> dict[str, Any]:
     """Fitted on one half of the images, tested on the other; official test images stay unseen."""
-    usable = np.flatnonzero(~data.official_test)
+    usable = np.flatnonzero(~data.test)
     order = stream("pretraining", 0, PROBE).permutation(len(usable))
     features = _features(model, architecture, data.images[usable]).cpu().numpy()
     accuracy = linear_probe(features, data.labels[usable], order)

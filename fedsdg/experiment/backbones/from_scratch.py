@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsdg.data.datasets import load_dataset
+from fedsdg.data.reading import load
+from fedsdg.data.sources import built_in
 from fedsdg.experiment.backbones.accuracy import predicted_classes, probed
 from fedsdg.experiment.backbones.recipe import LETTERS, WEIGHTS, Recipe
 from fedsdg.experiment.backbones.snapshots import Snapshot
@@ -59,7 +60,7 @@ def from_scratch(
     if recipe.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("backbone: device is cuda, but torch sees no GPU; set device to cpu")
     # First of all, so that data that are missing are missed before the hours of training.
-    probe = load_dataset(recipe.probe)
+    probe = load(built_in(recipe.probe))
     source = source_images(recipe)
     snapshot = None
     if checkpoints is not None:

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedsdg.data.datasets import load_dataset
+from fedsdg.data.reading import load
+from fedsdg.data.sources import built_in
 from fedsdg.experiment.backbones.accuracy import probed
 from fedsdg.experiment.backbones.from_scratch import from_scratch
 from fedsdg.experiment.backbones.recipe import Recipe, parse_backbone
@@ -54,7 +55,7 @@ def pretrain(
     if isinstance(entry, Recipe):
         backbone = from_scratch(entry, output, checkpoints, checkpoint_seconds, progress)
     else:
-        probe = load_dataset(entry.probe)
+        probe = load(built_in(entry.probe))
         taken = take(entry)
         with threads(entry.threads):
             accuracy = probed(taken.model, taken.architecture, probe)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from fedsdg.data.datasets import dataset_spec
+from fedsdg.data.sources import built_in
 from fedsdg.parts import Range, make, part, shown
 
 LETTERS = "letters"
@@ -178,6 +178,6 @@ def parse_backbone(
 
 def _require_data_set(key: str, name: str) -> None:
     try:
-        dataset_spec(name)
+        built_in(name)
     except ValueError as error:
         raise ValueError(f"{key}: {error}") from error

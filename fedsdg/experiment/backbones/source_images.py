@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.data.datasets import load_dataset
+from fedsdg.data.datasets import global_test_set
 from fedsdg.data.glyphs import render_letters
-from fedsdg.data.images import prepare
-from fedsdg.data.stratified import fixed_test_set
+from fedsdg.data.images import Pictures
+from fedsdg.data.reading import load
+from fedsdg.data.sources import built_in
 from fedsdg.experiment.backbones.recipe import AUGMENT, BATCHES, DATA, LETTERS, Recipe
 from fedsdg.models.architecture import Architecture
 from fedsdg.models.training import shift_and_mirror
@@ -44,9 +45,9 @@ def source_images(recipe: Recipe) -> SourceImages:
         cut = recipe.images or 0
         images, labels = render_letters(cut + recipe.held_out, generator, recipe.image_size)
         return SourceImages(images[:cut], labels[:cut], images[cut:], labels[cut:])
-    data = load_dataset(recipe.data)
+    data = load(built_in(recipe.data))
     order = generator.permutation(len(data.labels))
-    held = np.isin(order, fixed_test_set(data))
+    held = np.isin(order, global_test_set(data.labels, data.test))
     chosen, test = order[~held][: recipe.images], order[held]
     return SourceImages(
         data.images[chosen], data.labels[chosen], data.images[test], data.labels[test]
@@ -57,13 +58,8 @@ def architecture_of(recipe: Recipe, images: np.ndarray) -> Architecture:
     """The recipe's; mean and standard deviation are those of the images where it has none."""
     mean, std, channels = recipe.mean, recipe.std, recipe.channels
     if mean is None or std is None:
-        sample = prepare(
-            images[:20_000],
-            size=recipe.image_size,
-            channels=channels,
-            mean=[0.0] * channels,
-            std=[1.0] * channels,
-        ).astype(np.float64)
+        plain = Pictures(images, recipe.image_size, channels, [0.0] * channels, [1.0] * channels)
+        sample = plain.prepared(images[:20_000]).astype(np.float64)
         mean = tuple(round(float(m), 6) for m in sample.mean(axis=(0, 2, 3)))
         std = tuple(round(float(s), 6) for s in sample.std(axis=(0, 2, 3)))
     keys = ("image_size", "patch_size", "channels", "dim", "depth", "heads", "mlp_ratio")
@@ -87,8 +83,8 @@ def pixels_of(
 def prepared(images: np.ndarray, architecture: Architecture) -> Tensor:
     """Images uint8 as the model takes them, float32 [n, channels, size, size]."""
     size, channels = architecture.image_size, architecture.channels
-    mean, std = architecture.mean, architecture.std
-    return torch.from_numpy(prepare(images, size=size, channels=channels, mean=mean, std=std))
+    pictures = Pictures(images, size, channels, architecture.mean, architecture.std)
+    return torch.from_numpy(pictures.prepared(images))
 
 
 def batches_of(

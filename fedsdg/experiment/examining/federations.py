@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from fedsdg.aggregation.types import Aggregate, Context, Rule
-from fedsdg.data.datasets import ImageData, image_data
+from fedsdg.data.datasets import ImageData
 from fedsdg.experiment.building import build
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.examining.findings import Inapplicable, bytes_of
@@ -157,7 +157,7 @@ def _images() -> ImageData:
     images = draw.integers(0, 120, (IMAGES, PIXELS, PIXELS)).astype(np.uint8)
     for label in range(CLASSES):
         images[labels == label, :, label::CLASSES] += 100
-    return image_data("drawn", images, labels, CLASSES)
+    return ImageData("drawn", images, labels, CLASSES)
 
 
 @cache

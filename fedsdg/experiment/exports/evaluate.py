@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedsdg.data.datasets import ImageData
-from fedsdg.data.images import prepare
+from fedsdg.data.images import Pictures
 from fedsdg.data.partition_files import read_partition
 from fedsdg.experiment.chance import Chance
 from fedsdg.experiment.exports.model_folders import MERGED, accuracy_and_loss, load_model
@@ -62,13 +62,8 @@ def evaluate_model(
                 f"{data.name} {data.classes[number]!r}; choose data of the same classes"
             )
         chosen, samples = _samples(data, partition_file)
-        images = prepare(
-            data.images[chosen],
-            size=model.size,
-            channels=model.channels,
-            mean=model.mean,
-            std=model.std,
-        )
+        pictures = Pictures(data.images, model.size, model.channels, model.mean, model.std)
+        images = pictures.prepared(data.images[chosen])
         labels = torch.from_numpy(data.labels[chosen])
         accuracy, loss = accuracy_and_loss(model, torch.from_numpy(images), labels)
         chance = Chance.of_labels(data.labels[chosen]).remark(accuracy)
@@ -92,8 +87,8 @@ def _backbone(folder: Path, file: Path | None) -> Backbone | None:
 
 def _samples(data: ImageData, partition_file: Path | None) -> tuple[np.ndarray, str]:
     if partition_file is not None:
-        partition = read_partition(partition_file, expect_dataset_sha256=data.sha256)
+        partition = read_partition(partition_file, data.sha256)
         return partition.global_test(), f"the global test set of {partition_file}"
-    if data.official_test.any():
-        return np.flatnonzero(data.official_test), "its test set"
+    if data.test.any():
+        return np.flatnonzero(data.test), "its test set"
     return np.arange(len(data.labels)), "all images, for it has no test set of its own"

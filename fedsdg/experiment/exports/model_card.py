@@ -175,11 +175,11 @@ def _use(
 ) -> list[str]:
     images, stored = facts["images"], facts["stored"]
     said = []
-    if "resize" in stored:
+    if "fit" in stored:
         size = f"{stored['size']} x {stored['size']}"
         said = [
             f"The images of the run were upright and {_KINDS[stored['channels']]}, and first "
-            f"brought to {size} pixels (`{stored['fit']}`, with Pillow's {stored['resize']} "
+            f"brought to {size} pixels (`{stored['fit']}`, with Pillow's bilinear "
             "filter).",
             "",
         ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedsdg.data.partition_spec import PartitionSettings
+from fedsdg.data.partition import PartitionSettings
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.grid.loaded import loaded_images
 from fedsdg.experiment.grid.outcomes import needed
@@ -19,7 +19,7 @@ from fedsdg.experiment.run_config import RunConfig
 
 if TYPE_CHECKING:
     from fedsdg.data.datasets import ImageData
-    from fedsdg.data.partition_record import Partition
+    from fedsdg.data.partition import Partition
     from fedsdg.experiment.loading import Source
 
 
@@ -55,11 +55,12 @@ def kept_or_made(task: Division, load: Callable[[Source], ImageData] | None = No
     load = load or loaded_images
     with contextlib.suppress(FileNotFoundError, ValueError):  # none, or a damaged one
         there = read_partition(task.file)
-        facts = (there.dataset, there.num_clients, there.skew, there.seed)
-        spec = replace(there.spec, **asdict(task.settings))
-        same = facts == (task.dataset, task.clients, task.skew, task.seed) and spec == there.spec
+        facts = {"test": "by-seed", **there.facts}
+        asked = {"dataset": task.dataset, "num_clients": task.clients, "skew": task.skew}
+        asked |= {"seed": task.seed, **asdict(task.settings)}
+        same = facts | asked == facts
         if same and not isinstance(task.source, str):
-            same = there.dataset_sha256 == load(task.source).sha256
+            same = facts["dataset_sha256"] == load(task.source).sha256
         if same:
             return there
     made = make_partition(load(task.source), task.skew, task.seed, task.clients, task.settings)
@@ -75,12 +76,20 @@ def make_partitions(
     divisions = [division_of(run.config, run.source, file) for file, run in wanted.items()]
     # One data set after another: a process keeps the images of one.
     divisions.sort(key=lambda division: config.datasets.index(division.dataset))
-    found = {}
+    found: dict[Path, str] = {}
+    told: set[str] = set()
     for division, outcome in workers.map(_partition, divisions):
-        found[division.file] = str(needed(outcome, f"partition {division.file}"))
+        found[division.file], *notes = needed(outcome, f"partition {division.file}")
+        for note in notes:
+            if note not in told:
+                progress.say(note)
+            told.add(note)
     progress.say(f"{len(found)} partitions")
     return found
 
 
-def _partition(task: Division, note: Note) -> str:
-    return kept_or_made(task).sha256
+def _partition(task: Division, note: Note) -> list[str]:
+    """The hash of the partition, and what is noted on images that are looked at anyway."""
+    sha256 = kept_or_made(task).sha256
+    notes = () if isinstance(task.source, str) else loaded_images(task.source).notes
+    return [sha256, *(f"{task.dataset}: {text}" for text in notes)]

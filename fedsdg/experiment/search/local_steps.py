@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import asdict
-from pathlib import Path
-
 import numpy as np
 
-from fedsdg.data.datasets import FOLDER_VARIABLE, dataset_spec
-from fedsdg.data.natural import large_enough
-from fedsdg.data.own_data import OwnData
-from fedsdg.data.partition import parse_skew, partition_clients
-from fedsdg.data.partition_record import TRAIN
-from fedsdg.data.partition_spec import PartitionSpec
+from fedsdg.data.datasets import Column, ImageData
+from fedsdg.data.files import FOLDER_VARIABLE, find_folder
+from fedsdg.data.partition import FRACTIONS, TRAIN, large_enough, partition_clients
+from fedsdg.data.skew import parse_skew
+from fedsdg.data.sources import Source, built_in
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.loading import load_images, survey_of
 from fedsdg.experiment.method_entries import MethodConfig
 from fedsdg.experiment.sections import FederationConfig
 from fedsdg.files.places import split_setting
-from fedsdg.rng import stream
 
 #: Adam moves a gate's logit by about η_m a step. From m = 1/2 (logit 0) to m = 0.1 or 0.9 it has
 #: ln 9 ≈ 2.2 to go, and not every step points the same way.
@@ -66,52 +60,28 @@ def training_sizes(config: Config, dataset: str, setting: str) -> np.ndarray:
     there are no files to count.
     """
     clients, skew = config.federation.clients, split_setting(setting)[0]
-    spec = PartitionSpec(**asdict(config.partition))
     source = config.source(dataset)
-    if isinstance(source, OwnData):
-        held = _own_samples(source, skew, clients, spec.min_samples)
-        return np.maximum(held * spec.fractions[TRAIN], 1.0)
-    facts = dataset_spec(source) if isinstance(source, str) else None
-    if facts is None or (facts.hub_id is None and not facts.official_test):
-        seed = min(config.seeds)
-        made = partition_clients(
-            load_images(source),
-            num_clients=clients,
-            skew=parse_skew(skew),
-            seed=seed,
-            spec=spec,
-            generator=stream("partition", seed),
-        )
-        sizes: np.ndarray = made.sizes()[:, TRAIN]
-        return sizes
-    share = _stored_samples(dataset) / clients * spec.fractions[TRAIN]
-    return np.full(clients, max(share, 1.0))
+    if isinstance(source, str) and source != "digits":
+        source = built_in(source)
+        if find_folder(source) is None:
+            raise FileNotFoundError(
+                f"there are no files of {dataset!r} to count; set {FOLDER_VARIABLE} to the folder "
+                f"above {dataset!r}"
+            )
+    if isinstance(source, Source):
+        held = _samples(survey_of(source), skew, clients, config.partition.min_samples)
+        return np.maximum(held * FRACTIONS[TRAIN], 1.0)
+    data, seed = load_images(source), min(config.seeds)
+    made = partition_clients(data, clients, parse_skew(skew), seed, config.partition)
+    return made.counts(made.split, 3)[:, TRAIN]
 
 
-def _own_samples(source: OwnData, skew: str, clients: int, least: int) -> np.ndarray:
-    """Samples that clients of one's own data hold: of a column its own, else equal shares."""
-    known = survey_of(source)
-    shared = ~known.official_test
+def _samples(data: ImageData, skew: str, clients: int, least: int) -> np.ndarray:
+    """Samples that clients hold: values of a column their own, else equal shares."""
     kind, _, name = skew.partition("~")
-    if kind != "column" or name not in known.columns:
-        return np.full(clients, shared.sum() / clients)
-    column = known.columns[name]
-    column = column._replace(codes=column.codes[shared])
-    held: np.ndarray = np.bincount(column.codes[column.codes >= 0], minlength=len(column.names))
+    if kind != "column" or name not in data.columns:
+        return np.full(clients, (~data.test).sum() / clients)
+    codes, names = data.columns[name]
+    column = Column(codes[~data.test], names)
+    held: np.ndarray = np.bincount(column.codes[column.codes >= 0], minlength=len(names))
     return held[large_enough(column, least)]
-
-
-def _stored_samples(dataset: str) -> int:
-    """How many training samples lie in the data set's folder, by the files' own word."""
-    import pyarrow.parquet as pq
-
-    from fedsdg.data.stored_images import split_files
-
-    root = os.environ.get(FOLDER_VARIABLE)
-    if not root or not Path(root, dataset).is_dir():
-        raise FileNotFoundError(
-            f"there is no train.parquet of {dataset!r} to count; set {FOLDER_VARIABLE} to the "
-            f"folder above {dataset!r}"
-        )
-    files, _ = split_files(dataset_spec(dataset), Path(root, dataset))
-    return sum(pq.read_metadata(file).num_rows for file in files["train"])

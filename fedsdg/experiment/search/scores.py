@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg import files
-from fedsdg.data.partition_spec import PartitionSettings
+from fedsdg.data.partition import PartitionSettings
 from fedsdg.experiment.grid.loaded import loaded_images, loaded_material
 from fedsdg.experiment.loading import Source
 from fedsdg.experiment.machine.processes import Note
@@ -33,7 +33,7 @@ def score(run: TrialRun, note: Note) -> Outcome:
 
     Raises ``ValueError`` where clients have no validation samples: there is nothing to search by.
     """
-    from fedsdg.data.partition_record import VAL
+    from fedsdg.data.partition import VAL
     from fedsdg.experiment.runs import execute
 
     config = _judged_late(run.config)
@@ -41,7 +41,7 @@ def score(run: TrialRun, note: Note) -> Outcome:
     shares = partition_of(
         run.source, config.skew, run.seed, config.federation.clients, config.partition
     )
-    if not shares.sizes()[:, VAL].any():
+    if not shares.counts(shares.split, 3)[:, VAL].any():
         raise ValueError(
             f"no client of {run.dataset} has a validation sample, by which the search chooses; "
             "give clients more samples with partition.min_samples"

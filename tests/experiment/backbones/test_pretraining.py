@@ -11,8 +11,10 @@ import safetensors.torch
 import torch
 import yaml
 
-from fedsdg.data.datasets import image_data, load_dataset
-from fedsdg.data.partition_spec import PartitionSettings
+from fedsdg.data.datasets import ImageData
+from fedsdg.data.partition import PartitionSettings
+from fedsdg.data.reading import load
+from fedsdg.data.sources import built_in
 from fedsdg.experiment.backbones.accuracy import probed
 from fedsdg.experiment.backbones.made import is_made, require_made, take_recorded
 from fedsdg.experiment.backbones.pretraining import pretrain
@@ -92,14 +94,14 @@ def test_it_learns_the_letters_and_helps_on_digits(tmp_path):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         random = save_backbone(build(shape), shape, tmp_path / "r.safetensors", {})
-    before = probed(random.model, shape, load_dataset("digits"))["accuracy"]
+    before = probed(random.model, shape, load(built_in("digits")))["accuracy"]
     assert trained.facts["linear_probe"]["accuracy"] > before + 0.05
 
 
 def test_a_named_data_set_keeps_its_global_test_set_aside(tmp_path):
     recipe = {**QUICK, "data": "digits", "images": None, "epochs": 1}
     backbone = pretrain(recipe, tmp_path / "d.safetensors")
-    data = load_dataset("digits")
+    data = load(built_in("digits"))
     test = make_partition("digits", "iid", 3, 5, PartitionSettings()).global_test()
     assert backbone.facts["held_out_images"] == len(test)
     assert backbone.facts["images"] == len(data.labels) - len(test)
@@ -241,15 +243,15 @@ def test_images_that_are_missing_are_missed_before_the_training(tmp_path, monkey
 
 def test_the_probe_leaves_official_test_images_unseen():
     """Their labels are turned round, which would spoil a probe that saw them."""
-    data = load_dataset("digits")
+    data = load(built_in("digits"))
     test = np.arange(len(data.labels)) % 2 == 0
     labels = np.where(test, 9 - data.labels, data.labels)
-    split = image_data("digits", data.images, labels, 10, test)
+    split = ImageData("digits", data.images, labels, 10, test)
     shape = Architecture(**SHAPE, mean=(0.3,), std=(0.4,))
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = build(shape)
-    rest = image_data("digits", data.images[~test], data.labels[~test], 10)
+    rest = ImageData("digits", data.images[~test], data.labels[~test], 10)
     found = probed(model, shape, split)
     assert found == probed(model, shape, rest)
 

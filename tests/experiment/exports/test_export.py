@@ -19,7 +19,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from fedsdg.cli import main
-from fedsdg.data.datasets import image_data
+from fedsdg.data.datasets import ImageData
 from fedsdg.data.partition_files import write_partition
 from fedsdg.experiment.building import build
 from fedsdg.experiment.config import parse_config
@@ -576,8 +576,8 @@ def test_evaluate_refuses_in_a_sentence(done, place, tmp_path, capsys, monkeypat
     weights = load_file(cnn / "model.safetensors")
     save_file(weights | {"conv2.bias": torch.zeros(3)}, cnn / "model.safetensors")
     assert "conv2.bias is (3,), but should be (32,)" in sentence(cnn)
-    few = image_data("few", np.zeros((4, 8, 8), np.uint8), np.arange(4), 4)
-    monkeypatch.setattr("fedsdg.experiment.loading.load_dataset", lambda name: few)
+    few = ImageData("few", np.zeros((4, 8, 8), np.uint8), np.arange(4), 4)
+    monkeypatch.setattr("fedsdg.experiment.loading.load", lambda source: few)
     assert "tells 10 classes apart, but few has 4" in sentence(out / "global", *own, data="few")
 
 

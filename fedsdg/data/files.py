@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from fedsdg.next_data.sources import Source
+from fedsdg.data.sources import Source
 
 #: The environment variable that names the folder of data sets.
 FOLDER_VARIABLE = "FEDSDG_DATA"

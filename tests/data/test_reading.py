@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from fedsdg.next_data.datasets import ImageData
-from fedsdg.next_data.files import listing
-from fedsdg.next_data.reading import load, survey
-from fedsdg.next_data.sources import DATASETS, NUM_CLASSES, Source, built_in
-from tests.next_data.pictures import encoded, folder, noise, table
+from fedsdg.data.datasets import ImageData
+from fedsdg.data.files import listing
+from fedsdg.data.reading import load, survey
+from fedsdg.data.sources import DATASETS, NUM_CLASSES, Source, built_in
+from tests.data.pictures import encoded, folder, noise, table
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsdg.data.label_noise import noisy_labels
+from fedsdg.experiment.label_noise import noisy_labels
 
 
 def shards(n=4000, clients=4):

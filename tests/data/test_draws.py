@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsdg.next_data.allocation import classes_each, dirichlet, iid, quantity
-from fedsdg.next_data.datasets import stratified_choice
-from fedsdg.next_data.skew import Skew, parse_skew
+from fedsdg.data.allocation import classes_each, dirichlet, iid, quantity
+from fedsdg.data.datasets import stratified_choice
+from fedsdg.data.skew import Skew, parse_skew
 
 
 def draw(seed=0):

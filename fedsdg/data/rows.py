@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image, ImageFile, UnidentifiedImageError
 
-from fedsdg.next_data.datasets import Column
-from fedsdg.next_data.files import choose_splits, files_below, find_folder
-from fedsdg.next_data.sources import NUM_CLASSES, Source
+from fedsdg.data.datasets import Column
+from fedsdg.data.files import choose_splits, files_below, find_folder
+from fedsdg.data.sources import NUM_CLASSES, Source
 
 # A file or a split on the hub, whether it is for testing, and its rows.
 _Table = tuple[str, bool, pa.Table]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from fedsdg.next_data.rows import Rows, content
-from fedsdg.next_data.sources import Source
+from fedsdg.data.rows import Rows, content
+from fedsdg.data.sources import Source
 
 # Raw modes such as RGB;16B (BGR;16 has 5 or 6 bits), and a PPM whose largest value is 1023 or more.
 _DEEP = re.compile(r"(?<!BGR);16|'ppm\w*'.*, \d{4,}\)\)")

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedsdg.next_data.datasets import Column, ImageData, global_test_set
-from fedsdg.next_data.rows import Rows, read_rows
-from fedsdg.next_data.sources import NUM_CLASSES, Source
+from fedsdg.data.datasets import Column, ImageData, global_test_set
+from fedsdg.data.rows import Rows, read_rows
+from fedsdg.data.sources import NUM_CLASSES, Source
 from fedsdg.rng import stream
 
 
@@ -40,7 +40,7 @@ def load(source: Source) -> ImageData:
         # 0 … 16 on-pixels per block of 4×4, spread over 0 … 255.
         images = np.rint(bundle.images * (255.0 / 16.0)).astype(np.uint8)
         return ImageData("digits", images, bundle.target, NUM_CLASSES["digits"])
-    from fedsdg.next_data.pixels import read_pixels
+    from fedsdg.data.pixels import read_pixels
 
     rows = read_rows(source)
     data, order = _labelled(source, rows)
