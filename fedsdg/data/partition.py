@@ -43,10 +43,12 @@ class PartitionSettings:
         """Check that a client can have training, validation and test samples.
 
         Raises:
-            ValueError: ``min_samples`` is too small.
+            ValueError: ``min_samples`` is below ``min_test`` + 2.
         """
         if self.min_samples < self.min_test + 2:
-            raise ValueError(f"min_samples is {self.min_samples}; make it at least min_test + 2")
+            raise ValueError(
+                f"min_samples is {self.min_samples}; make it at least {self.min_test + 2}"
+            )
 
 
 @dataclass(frozen=True, eq=False)

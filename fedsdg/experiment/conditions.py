@@ -20,9 +20,9 @@ from importlib import import_module
 from typing import Annotated, Any, ClassVar, Literal
 
 from fedsdg.experiment.attackers import AttackConfig, parse_attackers
+from fedsdg.federation.client_shares import clients_in
 from fedsdg.files.columns import Column
 from fedsdg.methods.plugins import Plugin
-from fedsdg.next_federation.client_groups import clients_in
 from fedsdg.parts import Absent, Range, declared, is_part, make, mapping, part, plain
 
 #: The rule around the method's own, where late updates are compensated for.

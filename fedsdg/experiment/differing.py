@@ -11,7 +11,8 @@ from torch import Tensor
 from fedsdg.data.images import Pictures
 from fedsdg.experiment.conditions import own_code
 from fedsdg.experiment.run_config import RunConfig
-from fedsdg.next_federation.client_groups import client_groups, clients_in
+from fedsdg.federation.client_shares import clients_in
+from fedsdg.next_federation.client_groups import client_groups
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, Literal
 
 from fedsdg.experiment.starts import StartFolder
+from fedsdg.federation.client_shares import clients_in
 from fedsdg.files.columns import Column
 from fedsdg.methods.chosen import Chosen
 from fedsdg.models.adapter_config import AdapterSettings
-from fedsdg.next_federation.client_groups import clients_in
 from fedsdg.parts import Absent, Range, part
 
 

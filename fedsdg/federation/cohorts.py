@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedsdg.next_federation.client_groups import clients_in
+from fedsdg.federation.client_shares import clients_in
 from fedsdg.rng import stream
 
 

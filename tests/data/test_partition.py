@@ -182,7 +182,7 @@ def test_what_cannot_be_divided_is_refused(digits, skew):
 
 
 def test_settings_leave_room_for_three_splits():
-    with pytest.raises(ValueError, match="at least min_test"):
+    with pytest.raises(ValueError, match="at least 5"):
         PartitionSettings(min_samples=4, min_test=3)
 
 

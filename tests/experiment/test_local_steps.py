@@ -50,12 +50,13 @@ def test_of_digits_the_sizes_are_those_of_the_runs(tmp_path, monkeypatch):
 def test_of_stored_sets_it_is_an_equal_share_of_the_files(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDSDG_DATA", str(tmp_path))
     some = config(datasets=["cifar100"])
-    with pytest.raises(FileNotFoundError, match=r"there is no train.parquet of 'cifar100'"):
+    with pytest.raises(FileNotFoundError, match=r"there are no files of 'cifar100' to count"):
         training_sizes(some, "cifar100", "dirichlet~0.1")
     (tmp_path / "cifar100").mkdir()
     for number, rows in enumerate((1500, 500)):
         file = tmp_path / "cifar100" / f"train-{number:05d}-of-00002.parquet"
-        pq.write_table(pa.table({"fine_label": np.zeros(rows)}), file)
+        images = [{"bytes": b"", "path": None}] * rows
+        pq.write_table(pa.table({"img": images, "fine_label": np.arange(rows) % 100}), file)
     shutil.copy(file, file.with_name("test.parquet"))
     assert training_sizes(some, "cifar100", "iid").tolist() == pytest.approx([50.0] * 20)
 

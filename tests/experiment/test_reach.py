@@ -285,9 +285,9 @@ def test_what_is_imported_for_types_alone_is_not_reached(package):
     [
         (ATTACKED, "federation/environment/attacks/sign_flip.py"),
         (ATTACKED, "federation/environment/attacks/attack.py"),
-        ({"label_noise": {}}, "data/label_noise.py"),
-        ({"label_conflict": {}}, "data/label_conflict.py"),
-        ({"feature_shift": {}}, "data/transforms.py"),
+        ({"label_noise": {}}, "experiment/label_noise.py"),
+        ({"label_conflict": {}}, "experiment/label_conflict.py"),
+        ({"feature_shift": {}}, "next_federation/transforms.py"),
         ({"compute": {"deadline": 60}}, "aggregation/rules/compensated.py"),
     ],
 )

@@ -355,8 +355,7 @@ def test_a_partition_with_another_test_set_is_refused(assigned, material, partit
     group = assigned("out", "fedavg")[:1]
     here = partitions[0].facts["test"]
     there = {"fixed": "by-seed", "by-seed": "fixed"}[here]
-    spec = dataclasses.replace(partitions[0].spec, test=there)
-    other = dataclasses.replace(partitions[0], spec=spec)
+    other = dataclasses.replace(partitions[0], facts={**partitions[0].facts, "test": there})
     group[0] = dataclasses.replace(group[0], partition=other)
     (outcome,) = execute_together(group, material, store=tmp_path / "runs")
     assert f"test set is {there}, but the run wants partition.test: {here}; delete it" in outcome

@@ -221,7 +221,7 @@ def test_method_attack_and_data_of_a_plugin_run_and_are_called_by_their_titles(p
     for _, cohort in there.groupby("round"):
         assert np.allclose(cohort["weight"], cohort["trust"] / cohort["trust"].sum())
     assert "unsaid" not in clients, "what no column declares is not recorded"
-    assert shares.dataset == "stripes"
+    assert shares.facts["dataset"] == "stripes"
     write_summary(Path("results/runs/trusted"), Path("summary"), config)
     assert "trust" in pq.read_schema("summary/clients.parquet").names
     text = TABLES["main"](Record("summary")).markdown()
