@@ -114,7 +114,7 @@ def _mix(attention: Any, packed: Tensor, query: Tensor | None) -> Tensor:
     heads = attention.num_heads
     autocast = packed.dtype != attention.qkv.weight.dtype
     short = SHORT_IN_BFLOAT16 if packed.dtype == torch.bfloat16 else SHORT
-    if plain and packed.is_cpu and not autocast and packed.shape[1] <= short:
+    if plain and packed.device.type == "cpu" and not autocast and packed.shape[1] <= short:
         return attend(packed, heads, attention.scale, query)
     split = packed.view(*packed.shape[:2], -1, heads, attention.head_dim).permute(2, 0, 3, 1, 4)
     # Unbound at once: each one picked would have a matrix of zeros in the backward pass.

@@ -125,7 +125,7 @@ class SmallCnn(ClientModel):
         bias = weights[HEAD[1]]
         require_counts(counts, images, clients=len(bias))
         images = images.to(bias.dtype)
-        if bias.is_cpu:
+        if bias.device.type == "cpu":
             return _client_by_client(images, counts, weights)
         return _by_vmap(images, counts, weights)
 

@@ -53,8 +53,9 @@ class CompiledModel(CohortModel):
     def prefixes(self, images: Tensor) -> Tensor:
         """Return the frozen part of a pass over images [n, C, S, S]: [n, 2, T, D]."""
         size = self.model.patch_embed.patch_size[0]
+        numbers, tokens = len(self._frozen.patches), len(self._frozen.tokens)
         cut = images.to(self.dtype).unfold(2, size, size).unfold(3, size, size)
-        patches = cut.permute(0, 2, 3, 1, 4, 5).reshape(len(images), -1, len(self._frozen.patches))
+        patches = cut.permute(0, 2, 3, 1, 4, 5).reshape(len(images), tokens - 1, numbers)
         prefixes = torch.empty(len(images), 2, *self._frozen.tokens.shape)
         transformer.embed(self._frozen, self._work, patches.contiguous().numpy(), prefixes.numpy())
         return prefixes
