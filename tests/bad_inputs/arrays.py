@@ -278,7 +278,10 @@ def _as(dtype, torch_dtype):
     def convert(call, value):
         if isinstance(value, torch.Tensor):
             return None if torch_dtype in (None, value.dtype) else value.detach().to(torch_dtype)
-        return None if np.dtype(dtype) == value.dtype else value.astype(dtype)
+        if np.dtype(dtype) == value.dtype:
+            return None
+        with np.errstate(invalid="ignore"):
+            return value.astype(dtype)
 
     return convert
 
@@ -404,7 +407,8 @@ def bad_option(call, arguments):
         ("on_nonfinite", pick(call.rng, NO_TENSORS)), ("buffers", pick(call.rng, NO_TENSORS)),
         ("uploads", pick(call.rng, NO_LISTS)), ("uploads", {"control": junk}),
         ("uploads", {"update": arguments["client_params"]}),
-        ("state", {"r": junk}), ("out", pick(call.rng, NO_TENSORS[1:])), ("out", _bad_room(call)),
+        ("state", pick(call.rng, [{"r": junk}, junk or 3])), ("out", _bad_room(call)),
+        ("out", pick(call.rng, NO_TENSORS[1:])),
     ]  # fmt: skip
     name, arguments[name] = pick(call.rng, choices)
     return True
