@@ -76,7 +76,7 @@ report: $(INSTALLED) ## the workflow's report of CONFIG, with the lineage of eve
 # First the tests that take an hour. What was broken off goes on when the target is called again.
 everything: $(INSTALLED) ## every published table and figure from nothing: many hours
 	FEDSDG_TESTS=everything $(PYTEST) tests/bad_inputs/test_bad_inputs.py tests/experiment/test_resuming.py \
-	  tests/aggregation/engines/test_distributed.py -k "test_files or generated or kills"
+	  -k "test_files or kills"
 	set -e; for name in config $(ARENAS) needs-controls verification ablation $(SMALL) studies/restarting; do \
 	  $(GRID) config/$$name.yaml; done
 	set -e; for file in config/claims/*.yaml; do $(GRID) $$file; done

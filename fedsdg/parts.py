@@ -4,7 +4,7 @@ A rule, a term, a personalisation, an attack, a section of the config are all de
 means::
 
     @part
-    class Krum(PlannedRule):
+    class Krum(Rule):
         \"\"\"step = the update whose n − f − 2 nearest neighbours are nearest.\"\"\"
 
         f: Annotated[int, Range(0)] = 1

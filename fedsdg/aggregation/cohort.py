@@ -92,7 +92,7 @@ class Cohort:
         fresh = rule.init(d, context.client_samples)
         if not fresh:
             if state:
-                raise ValueError(f"state holds {list(state)}, but the rule keeps none; omit it")
+                raise ValueError(f"state is {shown(state)}, but the rule keeps none; omit it")
             return {}
         self._require_identified(context.num_clients)
         if state is not None:
@@ -147,8 +147,8 @@ class Cohort:
         total = given if everyone is None else len(everyone)
         if total is not None and (given not in (None, total) or len(self.ids) > total):
             raise ValueError(
-                f"num_clients={given} and client_samples of {total} clients do not fit "
-                f"{len(self.ids)} clients; give the counts of all clients of the federation"
+                f"num_clients={given} and client_samples={shown(self.client_samples)} do not fit "
+                f"{len(self.ids)} clients; count all clients of the federation"
             )
         return total
 
@@ -190,7 +190,7 @@ def _counts(name: str, given: Any, ids: Sequence[Hashable] | None = None) -> np.
     if isinstance(given, np.ndarray | Tensor):
         given = given.tolist()
     if not isinstance(given, list | tuple) or (ids is not None and len(given) != len(ids)):
-        raise ValueError(f"{name} is {kind(given)}; give a list of one count per client")
+        raise ValueError(f"{name} is {shown(given)}; give a list of one count per client")
     for position, value in enumerate(given):
         if (
             not isinstance(value, int | float | np.number)

@@ -1,6 +1,8 @@
 """The client that a file belongs to, and its counts."""
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ def client_numbers(labels: Sequence[str]) -> list[int]:
         ValueError: A name has no number, or two files have the same.
     """
     numbers: dict[int, str] = {}
+    with_folder = _have_equal_names(labels)
     for label in labels:
-        name = Path(label).parent.name if _have_equal_names(labels) else Path(label).stem
+        name = Path(label).parent.name if with_folder else Path(label).stem
         digits = name[len(name.rstrip("0123456789")) :]
         if not digits:
             raise ValueError(
@@ -65,12 +68,14 @@ def counts_by_client(
         files: The same files.
 
     Raises:
-        ValueError: A file has no count, a key fits several files, or a count is no number.
+        ValueError: A file has no count, or a key fits several files.
     """
     if isinstance(given, Mapping):
-        keys = {label: _keys(label, _have_equal_names(labels)) for label in labels}
+        with_folder = _have_equal_names(labels)
+        keys = {label: _keys(label, with_folder) for label in labels}
+        uses = Counter(chain.from_iterable(keys.values()))
         return {
-            client: given[_only_key(name, given, label, keys)]
+            client: given[_only_key(name, given, label, keys[label], uses)]
             for client, label in zip(ids, labels, strict=True)
         }
     if given is not None or needs != name or not any(name in file.metadata for file in files):
@@ -83,13 +88,13 @@ def counts_by_client(
 
 
 def _only_key(
-    name: str, given: Mapping[Any, Any], label: str, keys: Mapping[str, list[str]]
+    name: str, given: Mapping[Any, Any], label: str, keys: list[str], uses: Mapping[str, int]
 ) -> str:
     """Return the key of a file's count."""
-    key = next((key for key in keys[label] if key in given), None)
+    key = next((key for key in keys if key in given), None)
     if key is None:
         raise ValueError(f"{name} holds no count for {label}; add one under that name")
-    if sum(key in of_file for of_file in keys.values()) > 1:
+    if uses[key] > 1:
         raise ValueError(
             f"{name}: {key!r} fits several files, such as {label}; name them by their paths as "
             "given, or by their folders"

@@ -23,7 +23,7 @@ from fedsdg.aggregation.file_rows import FileRows, ReadMeter
 from fedsdg.aggregation.rows import Block, Rows
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.tensor_files import TensorFile
-from fedsdg.aggregation.types import Plan, Rule, State
+from fedsdg.aggregation.types import ADAPTERS, Plan, Rule, State
 from fedsdg.files import atomic_path, flush
 from fedsdg.parts import shown
 
@@ -147,6 +147,11 @@ def aggregate_files(
     if isinstance(client_files, str | Path):
         raise ValueError(f"client_files is the path {client_files}; give a list of paths")
     labels = [str(path) for path in client_files]
+    if {"update", ADAPTERS} & set(uploads or ()):
+        raise ValueError(
+            f"uploads are {shown(list(uploads or ()))}; give those that are sent beside the "
+            "parameters, which are client_files"
+        )
     sent = {
         upload: [TensorFile(path) for path in paths]
         for upload, paths in {"update": labels, **(uploads or {})}.items()

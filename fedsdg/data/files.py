@@ -1,12 +1,12 @@
 """Files of a data set, and the split to which each belongs."""
 
-import hashlib
 import os
 import re
 from collections.abc import Collection
 from pathlib import Path
 
 from fedsdg.data.sources import Source
+from fedsdg.files import sha256_json
 
 #: The environment variable that names the folder of data sets.
 FOLDER_VARIABLE = "FEDSDG_DATA"
@@ -67,11 +67,10 @@ def listing(source: Source) -> str:
         FileNotFoundError: The folder does not exist.
     """
     root = find_folder(source)
-    digest = hashlib.sha256(str(source.hub).encode())
-    for file in files_below(root) if root else ():
-        digest.update(os.fsencode(file.relative_to(root or file)))
-        digest.update(f" {file.stat().st_size if file.exists() else None}\0".encode())
-    return digest.hexdigest()
+    files = files_below(root) if root else []
+    sizes = [file.stat().st_size if file.exists() else None for file in files]
+    names = [str(file.relative_to(root or file)) for file in files]
+    return sha256_json([source.hub, names, sizes])
 
 
 def choose_splits(source: Source, names: Collection[str], where: str) -> list[str]:

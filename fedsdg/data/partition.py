@@ -138,15 +138,14 @@ def partition_clients(
         [36, 14, 22]
     """
     generator = stream("partition", seed)
-    by_seed = generator if settings.test == "by-seed" else None
-    global_test = global_test_set(data.labels, data.test, by_seed)
+    test_generator = generator if settings.test == "by-seed" else None
+    global_test = global_test_set(data.labels, data.test, test_generator)
     client = np.full(len(data.labels), -1, dtype=np.int32)
     split = np.full(len(data.labels), LEFT_OUT, dtype=np.int8)
     split[global_test] = GLOBAL_TEST
     shared = np.flatnonzero(split == LEFT_OUT)
-    facts: dict[str, Any] = asdict(settings)
-    if by_seed:
-        del facts["test"]  # As in partitions made before there was a choice.
+    # Partitions by seed were made before there was a choice.
+    facts = {key: value for key, value in asdict(settings).items() if value != "by-seed"}
     if data.classes:
         facts["classes"] = list(data.classes)
     if skew.kind == "column":
@@ -203,8 +202,9 @@ def _natural_clients(
             f"only {len(able)} values of the column have {settings.min_samples} samples, too few "
             f"for {num_clients} clients; lower federation.clients or partition.min_samples"
         )
-    drawn = num_clients < len(able)
-    chosen = np.sort(generator.choice(able, num_clients, replace=False)) if drawn else able
+    chosen = able
+    if num_clients < len(able):
+        chosen = np.sort(generator.choice(able, num_clients, replace=False))
     # The last entry is for samples without a value, whose code is −1.
     number = np.full(len(column.names) + 1, -1, dtype=np.int32)
     number[chosen] = np.arange(num_clients)

@@ -65,8 +65,7 @@ def read_partition(path: str | os.PathLike[str], dataset_sha256: str | None = No
             label=table["label"].to_numpy().astype(np.int64),
             facts=facts,
         )
-        held = (partition.client[partition.split > TEST] >= 0).any()
-        if held or partition.sha256 != sha256:
+        if (partition.client[partition.split > TEST] >= 0).any() or partition.sha256 != sha256:
             raise ValueError("it was altered, or gives a client the global test set")
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
         raise ValueError(f"partition {path} is damaged ({error}): {remedy} again") from error

@@ -79,8 +79,7 @@ def _opened(where: str, stored: Any) -> Iterator[Image.Image]:
     try:
         with Image.open(io.BytesIO(content(stored))) as image:
             # Pillow cuts these to 8 bits, unless its mode is I or F.
-            deep = _DEEP.search(str(getattr(image, "tile", "")))
-            if deep or image.mode.startswith(("I", "F")):
+            if _DEEP.search(str(getattr(image, "tile", ""))) or image.mode[0] in "IF":
                 raise ValueError("it has more than 8 bits per channel, such as 16")
             yield image
     except Exception as error:  # Decoders raise many unrelated types on damaged files.

@@ -101,9 +101,7 @@ def _parquet_tables(source: Source, root: Path, files: Sequence[Path]) -> list[_
     counts = Counter(shard.group(1, 2) for shard in shards if shard)
     for (name, total), count in counts.items():
         if count != int(total):
-            raise ValueError(
-                f"there are {count} files {name}-*, not {int(total)}; fetch the others"
-            )
+            raise ValueError(f"there are {count} files {name}-*, not {int(total)}; fetch them")
     return tables
 
 
@@ -121,12 +119,11 @@ def _hub_tables(source: Source) -> list[_Table]:
             f"network, or put its parquet files into a folder {source.name} in $FEDSDG_DATA"
         ) from error
     splits = choose_splits(source, list(bundle), f"{source.hub}")
-    tables = []
-    for split in splits or bundle:
-        # The table behind the data set, in which images are encoded.
-        table = bundle[split].data.table
-        tables.append((f"{source.hub} ({split})", split in splits[1:], table))
-    return tables
+    # In the table behind a split images are encoded.
+    return [
+        (f"{source.hub} ({split})", split in splits[1:], bundle[split].data.table)
+        for split in splits or bundle
+    ]
 
 
 def _table_rows(source: Source, tables: Sequence[_Table], ignored: list[str]) -> Rows:
@@ -145,7 +142,13 @@ def _table_rows(source: Source, tables: Sequence[_Table], ignored: list[str]) ->
         test += [is_test] * table.num_rows
     shared = set.intersection(*(_columns_like(_PLAIN, table) for _, _, table in tables))
     columns = {name: _numbered(source, tables, name) for name in sorted(shared - {source.image})}
-    return Rows(where, np.array(test, dtype=bool), images, columns, ignored)
+    return Rows(
+        where=where,
+        test=np.array(test, dtype=bool),
+        images=images,
+        columns=columns,
+        ignored=ignored,
+    )
 
 
 def _columns_like(types: re.Pattern[str], table: pa.Table) -> set[str]:

@@ -77,12 +77,7 @@ _SOURCES = (
     Source("fashion_mnist", hub="zalando-datasets/fashion_mnist", size=28, channels=1),
     Source("cifar10", hub="uoft-cs/cifar10", image="img", size=32, channels=3),
     Source(
-        "cifar100",
-        hub="uoft-cs/cifar100",
-        image="img",
-        label="fine_label",
-        size=32,
-        channels=3,
+        "cifar100", hub="uoft-cs/cifar100", image="img", label="fine_label", size=32, channels=3
     ),
     Source("tiny_imagenet_32", size=32, channels=3),
 )

@@ -77,11 +77,9 @@ def take_step(one: Federation, round_: int, arrived: Updates) -> Aggregate:
     if "server" in getattr(one.rule, "reads", ()):
         uploads["server"] = _trained_by_server(one, round_)
     try:
-        returned = one.rule(uploads, context, one.state)
+        aggregate = one.rule(uploads, context, one.state)
         by_client = diagnostics_by_client(columns_of(one.rule))
-        aggregate = check_aggregate(
-            one.rule, returned, len(one.models), arrived.update, clients, by_client
-        )
+        check_aggregate(one.rule, aggregate, len(one.models), len(clients), by_client)
     except RuleFault as fault:
         raise RuleFault(f"round {round_}: {fault}") from fault
     steps = aggregate.steps.to(one.theta.dtype)

@@ -95,13 +95,15 @@ class Method:
             if not isinstance(one, kind):
                 raise ValueError(
                     f"{self.title}: {what} is of type {name}, but must be of type {kind.__name__} "
-                    f"({kind.__module__}){_lacks(one, kind)}"
+                    f"({kind.__module__})"
                 )
             if is_dataclass(one) and not is_part(one):
                 raise ValueError(
                     f"{self.title}: {name} is a dataclass, whose fields no config could set; "
                     "declare it by @part of fedsdg.parts"
                 )
+        if type(self.rule).plan is Rule.plan:
+            raise ValueError(f"{self.title}: its rule {type(self.rule).__name__} defines no `plan`")
         for one in (*self.slots, *self.terms, self.personalisation.own):
             require_declared(one)
 
@@ -142,10 +144,3 @@ class Method:
         }
         objective = tuple(replaced(term, values) for term in self.objective)
         return replace(self, objective=objective, **changed)
-
-
-def _lacks(one: Any, kind: type) -> str:
-    """Which methods of a rule there are none of, where a rule was wanted."""
-    names = (name for name in vars(kind) if name == "__call__" or not name.startswith("_"))
-    lacking = [name for name in names if kind is Rule and not hasattr(one, name)]
-    return f": it has no {', '.join(lacking[:3])}" if lacking else ""

@@ -114,9 +114,9 @@ def assemble(
     """
     personalisation = personalisation or Shared()
     sharing = sharing or DataSharing()
-    num_classes = partition.num_classes
-    fixed = partition.spec.test == "fixed"
-    skew = partition.skew.partition("~")[0]
+    num_classes = partition.facts["num_classes"]
+    fixed = partition.facts.get("test", "by-seed") == "fixed"
+    skew = partition.facts["skew"].partition("~")[0]
     if isinstance(work.loss, Loss):
         work.loss.require_classes(num_classes)
     if personalisation.mixed_weight is not None:

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsdg.data.datasets import stratified_choice
 from fedsdg.data.images import Pictures
 from fedsdg.data.partition import TRAIN, VAL, Partition
-from fedsdg.data.stratified import stratified_choice
 from fedsdg.next_federation.accuracy import ClientTestView, class_weights
 from fedsdg.next_federation.conditions.condition import ClientData, Condition
 from fedsdg.rng import stream

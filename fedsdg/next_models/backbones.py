@@ -59,7 +59,7 @@ def build_backbone(
     import timm
     from timm.models.vision_transformer import VisionTransformer
 
-    shape = {"img_size": architecture.image_size, "in_chans": architecture.channels}
+    shape: dict[str, Any] = {"img_size": architecture.image_size, "in_chans": architecture.channels}
     if architecture.timm_name is not None:
         model: nn.Module = timm.create_model(
             architecture.timm_name, pretrained=False, num_classes=num_classes, **shape, **options

@@ -18,7 +18,7 @@ from fedsdg.next_models.portable import Portable
 
 
 class ClientModel:
-    """Base class. A model implements `effective_weights` and `forward`, or `logits` alone."""
+    """Base class. A model implements `effective_weights` and `forward`."""
 
     layout: Layout
     "names, shapes and order of the parameters"
@@ -62,22 +62,12 @@ class ClientModel:
             weights: of M clients.
 
         Returns:
-            [B, classes].
+            [B, classes], differentiable in the parameters of the weights.
 
         Raises:
             ValueError: `counts` fits neither the images nor the weights.
         """
         raise NotImplementedError
-
-    def logits(
-        self,
-        images: Tensor,
-        counts: Sequence[int],
-        parameters: Mapping[str, Tensor],
-        private: bool = True,
-    ) -> Tensor:
-        """Return scores [B, classes], differentiable in the parameters; arguments as above."""
-        return self.forward(images, counts, self.effective_weights(parameters, private))
 
     def losses(
         self,
@@ -85,9 +75,8 @@ class ClientModel:
         labels: Tensor,
         divisors: Tensor,
         counts: Sequence[int],
-        parameters: Mapping[str, Tensor],
+        weights: Mapping[str, Any],
         loss: Callable[..., Tensor] = cross_entropy,
-        private: bool = True,
     ) -> Tensor:
         """Return the loss of every image over its divisor [B], for the gradient of their sum.
 
@@ -96,15 +85,24 @@ class ClientModel:
             labels: int64 [B].
             divisors: [B], infinite where an image does not count.
             counts: images of each client, Σ = B.
-            parameters: tensors [M, …].
+            weights: of M clients, as `effective_weights` returns them.
             loss: a function of scores, labels and ``reduction="none"``.
-            private: as in `effective_weights`.
 
         Returns:
-            [B].
+            [B], differentiable in the parameters of the weights.
         """
-        each = loss(self.logits(images, counts, parameters, private), labels, reduction="none")
+        each = loss(self.forward(images, counts, weights), labels, reduction="none")
         return each / divisors.to(each.dtype)
+
+    def logits(
+        self,
+        images: Tensor,
+        counts: Sequence[int],
+        parameters: Mapping[str, Tensor],
+        private: bool = True,
+    ) -> Tensor:
+        """Return scores [B, classes] from parameters in one call; arguments as above."""
+        return self.forward(images, counts, self.effective_weights(parameters, private))
 
     def portable(self, parameters: Mapping[str, Tensor], private: bool = True) -> Portable:
         """Return one client's model in terms of other libraries.

@@ -93,7 +93,7 @@ class CohortModel(ClientModel):
         if not len(images):
             return bias.new_zeros(0, self.num_classes)
         real: Tensor | None = None
-        if not images.is_cpu and len(set(counts)) > 1:
+        if images.device.type != "cpu" and len(set(counts)) > 1:
             images, counts, real = filled_up(images, counts)
         features = class_tokens(self.model, images.to(self.dtype), counts, weights)
         scores = client_linear(features, weight, bias, counts)

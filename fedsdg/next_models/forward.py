@@ -8,9 +8,9 @@ is computed for the class token alone, the only token that the head reads.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -62,23 +62,20 @@ def class_tokens(
     last = len(model.blocks) - 1
     for number, block in enumerate(model.blocks):
         layers = _Layers(f"blocks.{number}", block, counts, factors)
-        x = _block(block, layers, x, class_token_only=number == last)
+        x = _block(block, layers.apply, x, class_token_only=number == last)
     features: Tensor = model.fc_norm(model.norm(x[:, 0]))
     return features
 
 
-class _Layers:
+class _Layers(NamedTuple):
     """The linear layers of one block, with the adapters of clients beside them."""
 
-    def __init__(
-        self, prefix: str, block: Any, counts: Sequence[int], factors: Mapping[str, Factors]
-    ) -> None:
-        self.prefix = prefix
-        self.block = block
-        self.counts = counts
-        self.factors = factors
+    prefix: str
+    block: Any
+    counts: Sequence[int]
+    factors: Mapping[str, Factors]
 
-    def __call__(self, name: str, x: Tensor, outputs: slice = slice(None)) -> Tensor:
+    def apply(self, name: str, x: Tensor, outputs: slice = slice(None)) -> Tensor:
         """Apply a layer to x [B, N, in]; `outputs`: these alone of its outputs."""
         module = self.block.get_submodule(name)
         weight = module.weight[outputs]
@@ -94,21 +91,21 @@ class _Layers:
         return product.view(*x.shape[:2], -1)
 
 
-def _block(block: Any, layers: _Layers, x: Tensor, class_token_only: bool) -> Tensor:
+def _block(block: Any, apply: Callable[..., Tensor], x: Tensor, class_token_only: bool) -> Tensor:
     """Map tokens [B, N, dim] to [B, N, dim], or [B, 1, dim] for the class token alone."""
     attention, mlp = block.attn, block.mlp
     normed = block.norm1(x).to(attention.qkv.weight.dtype)
     if class_token_only:
         x = x[:, :1]
         width = attention.attn_dim
-        query = layers("attn.qkv", normed[:, :1], slice(0, width))
-        mixed = _mix(attention, layers("attn.qkv", normed, slice(width, None)), query)
+        query = apply("attn.qkv", normed[:, :1], slice(0, width))
+        mixed = _mix(attention, apply("attn.qkv", normed, slice(width, None)), query)
     else:
-        mixed = _mix(attention, layers("attn.qkv", normed), None)
-    x = x + block.drop_path1(block.ls1(layers("attn.proj", attention.norm(mixed))))
+        mixed = _mix(attention, apply("attn.qkv", normed), None)
+    x = x + block.drop_path1(block.ls1(apply("attn.proj", attention.norm(mixed))))
     normed = block.norm2(x).to(mlp.fc1.weight.dtype)
-    hidden = mlp.norm(mlp.act(layers("mlp.fc1", normed)))
-    return x + block.drop_path2(block.ls2(layers("mlp.fc2", hidden)))
+    hidden = mlp.norm(mlp.act(apply("mlp.fc1", normed)))
+    return x + block.drop_path2(block.ls2(apply("mlp.fc2", hidden)))
 
 
 def _mix(attention: Any, packed: Tensor, query: Tensor | None) -> Tensor:
@@ -117,7 +114,7 @@ def _mix(attention: Any, packed: Tensor, query: Tensor | None) -> Tensor:
     heads = attention.num_heads
     autocast = packed.dtype != attention.qkv.weight.dtype
     short = SHORT_IN_BFLOAT16 if packed.dtype == torch.bfloat16 else SHORT
-    if plain and packed.is_cpu and not autocast and packed.shape[1] <= short:
+    if plain and packed.device.type == "cpu" and not autocast and packed.shape[1] <= short:
         return attend(packed, heads, attention.scale, query)
     split = packed.view(*packed.shape[:2], -1, heads, attention.head_dim).permute(2, 0, 3, 1, 4)
     # Unbound at once: each one picked would have a matrix of zeros in the backward pass.

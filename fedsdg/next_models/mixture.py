@@ -73,23 +73,11 @@ class MixedModel(ClientModel):
         labels: Tensor,
         divisors: Tensor,
         counts: Sequence[int],
-        parameters: Mapping[str, Tensor],
+        weights: Mapping[str, Any],
         loss: Callable[..., Tensor] = cross_entropy,
-        private: bool = True,
     ) -> Tensor:
-        """Return losses over divisors [B] in one pass; see `ClientModel`."""
-        mixed = self._mixed(parameters, private)
-        return self.inner.losses(images, labels, divisors, counts, mixed, loss)
-
-    def logits(
-        self,
-        images: Tensor,
-        counts: Sequence[int],
-        parameters: Mapping[str, Tensor],
-        private: bool = True,
-    ) -> Tensor:
-        """Return scores [B, classes], differentiable in w and v; see `ClientModel`."""
-        return self.inner.logits(images, counts, self._mixed(parameters, private))
+        """Return losses over divisors [B]; see `ClientModel`."""
+        return self.inner.losses(images, labels, divisors, counts, weights, loss)
 
     def portable(self, parameters: Mapping[str, Tensor], private: bool = True) -> Portable:
         """Return the mixture as a model of the inner kind."""

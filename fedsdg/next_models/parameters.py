@@ -212,25 +212,18 @@ def leaves(
 
     Args:
         matrix: [M, d]; the leaves share its storage.
-        gradients: [M, d], or None where nothing is trained.
+        gradients: [M, d] of the same type and device, or None where nothing is trained.
         specs: the parameters of a row, in order; only trainable ones get a gradient.
 
     Returns:
         Name -> leaf.
 
     Raises:
-        ValueError: the two matrices differ in shape, type or device, or do not fit `specs`.
+        ValueError: a matrix has another width than the parameters, or blocks differ.
     """
     values = block_views(matrix.detach(), specs)
     if gradients is None:
         return values
-    alike = matrix.shape == gradients.shape and matrix.dtype == gradients.dtype
-    if not alike or matrix.device != gradients.device:
-        raise ValueError(
-            f"parameters {tuple(matrix.shape)} {matrix.dtype} and gradients "
-            f"{tuple(gradients.shape)} {gradients.dtype} must agree in shape, type and device: "
-            "make one with torch.zeros_like of the other"
-        )
     slopes = block_views(gradients, specs)
     for kind in _kinds(tuple(specs)):
         if kind.spec.trainable:

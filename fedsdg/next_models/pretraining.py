@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -201,38 +200,27 @@ def progress_report(
     Returns:
         A function of the steps made and the loss, to be called after every step.
     """
-    if sys.stderr.isatty():
-        from tqdm import tqdm
+    from tqdm import tqdm
 
-        bar = tqdm(
-            desc="pretraining",
-            total=steps * batch_size,
-            initial=done * batch_size,
-            unit="image",
-            unit_scale=True,
-        )
+    bar = tqdm(
+        desc="pretraining",
+        total=steps * batch_size,
+        initial=done * batch_size,
+        unit="image",
+        unit_scale=True,
+        disable=None,  # where stderr is no terminal
+    )
 
-        def show(step: int, loss: float) -> None:
-            bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-            bar.update(batch_size)
-            if step == steps:
-                bar.close()
-
-        return show
-
-    begun, printed = time.perf_counter(), done
-
-    def say(step: int, loss: float) -> None:
-        nonlocal begun, printed
-        if step % per_epoch == 0:
-            now = time.perf_counter()
-            rate = (step - printed) * batch_size / (now - begun)
-            begun, printed = now, step
+    def show(step: int, loss: float) -> None:
+        bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+        bar.update(batch_size)
+        if bar.disable and step % per_epoch == 0:
             epoch = f"epoch {step // per_epoch} of {steps // per_epoch}"
-            text = f"pretraining: {epoch}, loss {loss:.3f}, {rate:.0f} images/s"
-            print(text, file=sys.stderr, flush=True)
+            print(f"pretraining: {epoch}, loss {loss:.3f}", file=sys.stderr, flush=True)
+        if step == steps:
+            bar.close()
 
-    return say
+    return show
 
 
 def linear_probe(features: np.ndarray, labels: np.ndarray, order: np.ndarray) -> float:

@@ -22,7 +22,7 @@ class Run(NamedTuple):
 
     clients: slice
     rows: slice
-    count: int
+    each: int
     "rows of each client"
 
     @property
@@ -56,11 +56,11 @@ def client_linear(x: Tensor, weight: Tensor, bias: Tensor, counts: Sequence[int]
     """
     runs = list(equal_runs(counts))
     lengths = [run.length for run in runs]
-    sizes = [run.count * run.length for run in runs]
+    sizes = [run.each * run.length for run in runs]
     # Split at once: each slice would allocate a whole matrix of zeros in the backward pass.
     parts = zip(runs, x.split(sizes), weight.split(lengths), bias.split(lengths), strict=True)
     products = [
-        torch.baddbmm(b[:, None], rows.unflatten(0, (run.length, run.count)), w.mT).flatten(0, 1)
+        torch.baddbmm(b[:, None], rows.unflatten(0, (run.length, run.each)), w.mT).flatten(0, 1)
         for run, rows, w, b in parts
     ]
     return products[0] if len(products) == 1 else torch.cat(products)
@@ -116,7 +116,7 @@ class _ClientLowRank(torch.autograd.Function):
         inner = x.new_empty(len(x), a.shape[1])
         output = F.linear(x, weight, bias).to(b.dtype)
         for run in equal_runs(counts):
-            if run.count:
+            if run.each:
                 middle = _batched(inner, run)
                 torch.bmm(_batched(x, run), low[run.clients].mT, out=middle)
                 _batched(output, run).baddbmm_(middle.to(b.dtype), b[run.clients].mT)
@@ -134,7 +134,7 @@ class _ClientLowRank(torch.autograd.Function):
         to_a = torch.zeros_like(low)
         to_b = torch.zeros_like(narrow)
         for run in equal_runs(ctx.counts):
-            if not run.count:
+            if not run.each:
                 continue
             down = _batched(slope, run)
             middle = _batched(to_inner, run)
@@ -148,7 +148,7 @@ class _ClientLowRank(torch.autograd.Function):
 
 def _batched(rows: Tensor, run: Run) -> Tensor:
     """Return the rows [N, width] of a run as [clients, count, width]."""
-    return rows[run.rows].unflatten(0, (run.length, run.count))
+    return rows[run.rows].unflatten(0, (run.length, run.each))
 
 
 def even_pays(counts: Sequence[int]) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 def root(x: Tensor) -> Tensor:
     """Return √x of every entry, on a CPU rounded correctly (IEEE 754); not differentiable there."""
-    return torch.from_numpy(np.sqrt(x.numpy())) if x.is_cpu else x.sqrt()
+    return torch.from_numpy(np.sqrt(x.numpy())) if x.device.type == "cpu" else x.sqrt()
 
 
 def sigmoid(x: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ from fedsdg.next_models.architecture import CnnArchitecture
 from fedsdg.next_models.client_model import ClientModel, require_counts
 from fedsdg.next_models.parameters import Layout, ParameterSpec
 from fedsdg.next_models.portable import HEAD, Portable
-from fedsdg.next_models.products import client_linear, equal_runs
+from fedsdg.next_models.products import equal_runs
 
 CHANNELS = (16, 32)
 HIDDEN = 64
@@ -86,9 +86,9 @@ def cnn_layout(
 class SmallCnn(ClientModel):
     """The network with a client axis.
 
-    On a CPU convolutions run client by client and dense layers as batched products. On a GPU
-    torch.func.vmap gives one client's network the client axis, one launch for all clients. No batch
-    is filled up, and a client that stands alone is computed as if there were no others.
+    A CPU computes client by client. On a GPU torch.func.vmap gives one client's network the client
+    axis, one launch for all clients. No batch is filled up, and a client is computed as if there
+    were no others.
 
     Args:
         architecture: of the images.
@@ -125,7 +125,7 @@ class SmallCnn(ClientModel):
         bias = weights[HEAD[1]]
         require_counts(counts, images, clients=len(bias))
         images = images.to(bias.dtype)
-        if bias.is_cpu:
+        if bias.device.type == "cpu":
             return _client_by_client(images, counts, weights)
         return _by_vmap(images, counts, weights)
 
@@ -148,7 +148,7 @@ def cnn_scores(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
         x = conv2d(x, weights[f"{layer}.weight"], weights[f"{layer}.bias"], padding=KERNEL // 2)
         x = max_pool2d(x, 2).relu()  # the other order is the same with four times the ReLUs
     x = linear(x.flatten(1), weights["hidden.weight"], weights["hidden.bias"]).relu()
-    return linear(x, *(weights[name] for name in HEAD))
+    return linear(x, weights[HEAD[0]], weights[HEAD[1]])
 
 
 def _first_row(specs: Sequence[ParameterSpec], generator: np.random.Generator) -> Tensor:
@@ -165,17 +165,11 @@ def _first_row(specs: Sequence[ParameterSpec], generator: np.random.Generator) -
 def _client_by_client(
     images: Tensor, counts: Sequence[int], weights: Mapping[str, Tensor]
 ) -> Tensor:
-    """Convolve in a loop over clients, and multiply dense layers in one product."""
-    x = images
-    for layer in ("conv1", "conv2"):
-        # Unbound at once: each client picked would have a matrix of zeros in the backward pass.
-        kernels = weights[f"{layer}.weight"].unbind()
-        biases = weights[f"{layer}.bias"].unbind()
-        clients = zip(x.split(list(counts)), kernels, biases, strict=True)
-        maps = [conv2d(rows, kernel, bias, padding=KERNEL // 2) for rows, kernel, bias in clients]
-        x = max_pool2d(torch.cat(maps), 2).relu()
-    x = client_linear(x.flatten(1), weights["hidden.weight"], weights["hidden.bias"], counts).relu()
-    return client_linear(x, *(weights[name] for name in HEAD), counts)
+    # Unbound at once: each client picked would have a matrix of zeros in the backward pass.
+    unbound = {name: weight.unbind() for name, weight in weights.items()}
+    batches = images.split(list(counts))
+    clients = [{name: unbound[name][k] for name in weights} for k in range(len(batches))]
+    return torch.cat([cnn_scores(*pair) for pair in zip(clients, batches, strict=True)])
 
 
 def _by_vmap(images: Tensor, counts: Sequence[int], weights: Mapping[str, Tensor]) -> Tensor:
@@ -187,8 +181,8 @@ def _by_vmap(images: Tensor, counts: Sequence[int], weights: Mapping[str, Tensor
     bias = weights[HEAD[1]]
     scores = [bias.new_zeros(0, bias.shape[1])]
     for number, run in enumerate(runs):
-        if run.count:
+        if run.each:
             clients = {name: piece[number] for name, piece in pieces.items()}
-            batches = images[run.rows].unflatten(0, (run.length, run.count))
+            batches = images[run.rows].unflatten(0, (run.length, run.each))
             scores.append(vmap(cnn_scores)(clients, batches).flatten(0, 1))
     return torch.cat(scores)

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from benchmarks import rivals
 from fedsdg.aggregation import aggregate
 
-byzfl = pytest.importorskip("byzfl", reason="byzfl is not installed")
+byzfl = rivals.byzfl()
+pytestmark = pytest.mark.skipif(byzfl is None, reason="byzfl is not installed")
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,7 @@ def test_counts_by_list_mapping_and_array():
         ([1, float("nan"), 1], "client 1: the count in num_samples is nan"),
         ([0, 0, 0], "with a positive sum"),
         ({0: 1, 1: 2}, "client 2: the count in num_samples is None"),
-        (7, "num_samples is a int"),
+        (7, "num_samples is 7; give a list"),
     ],
 )
 def test_counts_that_are_refused(samples, sentence):

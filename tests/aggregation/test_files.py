@@ -419,6 +419,7 @@ def test_a_file_that_changes_meanwhile(call, how):
         ({"buffers": "mean"}, "buffers='mean': use one of"),
         ({"rule": "focus"}, "reads losses"),
         ({"rule": "scaffold", "num_clients": 5, "state_out": "s"}, "upload 'control' has 0 rows"),
+        ({"uploads": {"update": ["x"]}}, "uploads are \\['update'\\]; give those .* beside"),
         ({"rule": {"type": "krum", "f": 2}}, "needs at least 2f\\+3 = 7 .* has 5"),
         ({"rule": "fedavg"}, "weighs clients by num_samples"),
     ],

@@ -216,7 +216,11 @@ def test_parameters_without_numbers():
     assert nothing.measure().norms.tolist() == [0, 0] and not nothing.distances().any()
 
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+GPU = torch.cuda.is_available()
+DEVICES = [
+    pytest.param("cuda", marks=[pytest.mark.cuda, pytest.mark.skipif(not GPU, reason="no GPU")]),
+    pytest.param("cpu", marks=pytest.mark.skipif(GPU, reason="triton interprets without a GPU")),
+]
 """Without a GPU, triton's interpreter runs the kernels (see tests/conftest.py)."""
 TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 
@@ -224,12 +228,13 @@ TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not i
 @TRITON
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1, 3, 9, 20])
-def test_triton_kernels(size, dtype):
+@pytest.mark.parametrize("device", DEVICES)
+def test_triton_kernels(size, dtype, device):
     g = torch.Generator().manual_seed(size)
     shapes = {"a": (33, 7), "b": (300,), "c": (1,)}
-    theta = {n: torch.randn(*s, generator=g).to(DEVICE, dtype) for n, s in shapes.items()}
+    theta = {n: torch.randn(*s, generator=g).to(device, dtype) for n, s in shapes.items()}
     clients = [
-        {n: (v.double() + 0.1 + 0.3 * torch.randn(v.shape, generator=g).to(DEVICE)).to(dtype)
+        {n: (v.double() + 0.1 + 0.3 * torch.randn(v.shape, generator=g).to(device)).to(dtype)
          for n, v in theta.items()}
         for _ in range(size)
     ]  # fmt: skip

@@ -1,6 +1,9 @@
 """Both layouts over two processes: results, faults on all ranks, a rank that is missing."""
 
 import multiprocessing
+import re
+import subprocess
+import sys
 import time
 import traceback
 from datetime import timedelta
@@ -14,6 +17,7 @@ from fedsdg.aggregation import Ranks, aggregate, aggregate_by_client
 from fedsdg.aggregation.errors import NonFiniteError, RankError
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.screened import Screened
+from tests.documents.pages import ROOT, blocks
 
 from . import cohorts, oracle
 
@@ -285,3 +289,18 @@ def test_ranks_without_a_group():
     assert alone.gathered(lambda: 3) == [3] and alone.agreed(lambda: 4) == 4
     with pytest.raises(NonFiniteError):
         alone.gathered(lambda: aggregate("fedsdg", torch.zeros(1), [torch.tensor([torch.nan])]))
+
+
+@pytest.mark.slow
+def test_the_example_of_the_documentation_runs(tmp_path):
+    (example,) = blocks("docs/distributed.md")
+    script = tmp_path / "aggregate_over_ranks.py"
+    script.write_text(example.text)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, script], capture_output=True, text=True, check=False, timeout=300, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    # Both write to one pipe, a line not always in one piece.
+    printed = dict(re.findall(r"rank (\d): weights ((?:\d\.\d{4}(?:, )?){5})", done.stdout))
+    assert sorted(printed) == ["0", "1"] and printed["0"] == printed["1"], done.stdout

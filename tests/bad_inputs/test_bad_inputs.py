@@ -3,7 +3,7 @@
 Each gives the error that the door documents, one sentence of it, or the right answer, computed
 another way; no input is altered, nothing is left half-written, and nothing hangs. The numbers are
 fixed: a case that fails is `outcomes.generator(door, number)`. `make everything` runs as many again
-through the doors for files and checkpoints; over ranks see `test_distributed.py`.
+through the doors for files and checkpoints.
 """
 
 import pytest
@@ -16,7 +16,6 @@ COUNTS = {"arrays": 5000, "dictionaries": 1000, "configs": 2000}
 OF_FILES = {"files": 500, "states": 100, "texts": 100, "checkpoints": 200}
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize(
     ("door", "first"), [(door, k) for door, count in COUNTS.items() for k in range(0, count, CHUNK)]
 )

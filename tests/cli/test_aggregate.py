@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -136,9 +137,11 @@ def test_arguments_that_are_none(federation, capsys):
 
 def test_a_log_has_a_line_for_every_pass(federation, capsys):
     assert command() == 0
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["pass 1", "pass 2", "pass 3"]
-    assert lines[0] == "pass 1: 31.9kB of 31.9kB" and lines[2] == "pass 3: 31.9kB of 31.9kB"
+    printed = capsys.readouterr()
+    passes = json.loads(printed.out)["passes"]
+    lines = printed.err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [f"pass {n + 1}" for n in range(passes)]
+    assert lines[0] == "pass 1: 31.9kB of 31.9kB" and lines[-1].endswith("31.9kB of 31.9kB")
 
 
 def test_a_terminal_has_a_bar(federation, monkeypatch):
@@ -153,7 +156,7 @@ def test_a_terminal_has_a_bar(federation, monkeypatch):
         while part := os.read(terminal, 1 << 16):
             shown += part
     os.close(terminal)
-    assert b"pass 3: 100%" in shown and b"31.9k/31.9k" in shown
+    assert re.search(rb"pass \d: 100%", shown) and b"31.9k/31.9k" in shown
 
 
 SLOWLY = """
@@ -164,7 +167,7 @@ from fedsdg.cli import main
 @contextlib.contextmanager
 def told():
     def report(title, done, total):
-        if title.startswith("pass 3"):
+        if title == "pass 2":
             print("writing", flush=True)
             time.sleep(60)
     yield report
@@ -177,7 +180,7 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_job_that_is_ended_removes_what_it_has_begun(how, code, federation, tmp_path):
     before = sorted(tmp_path.rglob("*"))
-    arguments = ["aggregate", "--rule", "fedsdg", "--global", "g.safetensors", "--out", "new"]
+    arguments = ["aggregate", "--rule", "krum", "--global", "g.safetensors", "--out", "new"]
     with subprocess.Popen(
         [sys.executable, "-c", SLOWLY, *arguments, "--clients", *FILES],
         stdout=subprocess.PIPE,

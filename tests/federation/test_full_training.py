@@ -124,7 +124,6 @@ def test_one_full_batch_step_a_client_is_one_step_on_all_the_data():
         clients=np.arange(len(SIZES)),
         num_clients=len(SIZES),
         num_samples=sizes,
-        total_samples=int(sizes.sum()),
         num_batches=np.ones_like(sizes),
         client_samples=sizes,
     )

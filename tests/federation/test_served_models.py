@@ -186,7 +186,7 @@ def test_rewards_of_cgsv_are_downloaded_as_a_bit_for_each_entry_and_values(feder
 
 def test_a_screened_rule_sends_what_the_rule_inside_would(federation):
     rule = CgsvXu(beta=0.5)
-    state = {f"inner.{name}": value for name, value in rule.init(50, np.ones(6)).items()}
+    state = rule.init(50, np.ones(6))
     everybody = np.arange(6)
     assert Screened(Mean()).partial({}, everybody, 50) is None
     np.testing.assert_array_equal(Screened(rule).partial(state, everybody, 50), 50)

@@ -18,6 +18,7 @@ import pytest
 import torch
 import yaml
 
+from fedsdg.aggregation.types import Context
 from fedsdg.analysis.records import Record
 from fedsdg.analysis.tables import TABLES
 from fedsdg.cli import main
@@ -38,7 +39,7 @@ from typing import Annotated
 import numpy as np
 import torch
 
-from fedsdg.aggregation.types import Aggregate, Rule
+from fedsdg.aggregation.types import Combination, Plan, Rule
 from fedsdg.data.datasets import ImageData
 from fedsdg.federation.environment.attacks.attack import UpdateAttack
 from fedsdg.files.columns import Column
@@ -52,21 +53,21 @@ class FLTrust(Rule):
     reads = ("update", "server")
     columns = (Column("diagnostics", "trust", "float64", "ReLU of the cosine with the server's"),)
 
-    def __call__(self, uploads, context, state):
-        updates, own = uploads["update"].double(), uploads["server"][0].double()
+    def plan(self, rows, context, state):
+        updates, own = rows["update"].numbers(), rows["server"].numbers()[0]
         trust = scores(updates, own)
         weights = trust / trust.sum()
-        rescaled = updates * (own.norm() / updates.norm(dim=1, keepdim=True))
-        step = (weights @ rescaled).to(uploads["update"])
-        told = {"trust": trust.numpy(), "unsaid": trust.numpy()}
-        return Aggregate(step[None], weights.numpy(), dict(state), told)
+        scales = np.linalg.norm(own) / np.linalg.norm(updates, axis=1)
+        facts = {"trust": trust, "unsaid": trust}
+        return Plan(Combination(weights * scales), weights, state, facts)
 
 
 class ServerAlone(Rule):
     reads = ("update", "server")
 
-    def __call__(self, uploads, context, state):
-        return Aggregate(uploads["server"], None, dict(state), {})
+    def plan(self, rows, context, state):
+        own = torch.from_numpy(rows["server"].numbers()[0])
+        return Plan(Combination(np.zeros(len(context.clients)), offset=own), None, state)
 
 
 @part
@@ -95,9 +96,12 @@ ATTACKS = {"ones": Choice("Negative ones", Ones())}
 DATASETS = {"stripes": stripes}
 """
 TRUST = """
+import numpy as np
+
+
 def scores(updates, own):
-    lengths = updates.norm(dim=1) * own.norm()
-    return (updates @ own / lengths).clamp_min(0)
+    lengths = np.linalg.norm(updates, axis=1) * np.linalg.norm(own)
+    return np.maximum(updates @ own / lengths, 0)
 """
 
 #: A plugin with nothing but a metric, and a config of the default's own parts that shows it.
@@ -164,7 +168,9 @@ def made(config, label, **changed):
 def test_fltrust_is_its_closed_form(place):
     rule = contents(find_plugin("../plugins/fltrust.py"))["METHODS"]["fltrust"].rule
     updates = torch.tensor([[1.0, 0.0], [0.0, 3.0], [-5.0, 0.0], [3.0, 3.0]])
-    found = rule({"update": updates, "server": torch.tensor([[2.0, 0.0]])}, None, {})
+    ones = np.ones(4)
+    context = Context(1, np.arange(4), 4, ones, ones, ones)
+    found = rule({"update": updates, "server": torch.tensor([[2.0, 0.0]])}, context, {})
     half = 1 / math.sqrt(2)
     np.testing.assert_allclose(found.steps[0], np.array([3, 1]) / (1 + half), rtol=1e-6)
     np.testing.assert_allclose(found.weights, np.array([1, 0, 0, half]) / (1 + half), atol=1e-12)
@@ -275,7 +281,7 @@ def test_siblings_belong_to_the_plugin_and_to_nobody_else(place):
         contents(find_plugin(f"../{folder}/fltrust.py"))["METHODS"]["fltrust"].rule
         for folder in ("plugins", "other")
     ]
-    found = [type(rule).__call__.__globals__["scores"] for rule in rules]
+    found = [type(rule).plan.__globals__["scores"] for rule in rules]
     assert callable(found[0]) and found[1] == "others"
 
 
@@ -372,7 +378,6 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.types import Combination, Plan, Rule
-from fedsdg.aggregation.types import Aggregate, Rule
 from fedsdg.federation.environment.attacks.attack import UpdateAttack
 from fedsdg.federation.objectives.term import Term
 from fedsdg.files.columns import Column
@@ -381,9 +386,9 @@ from fedsdg.methods.method import Method
 from fedsdg.parts import part
 
 
-def mean(uploads, shares=None, diagnostics=None, scale=1):
-    step = uploads["update"].mean(0, keepdim=True) * scale
-    return Aggregate(step, shares, {}, diagnostics or {})
+def mean(context, diagnostics=None, offset=None):
+    size = len(context.clients)
+    return Plan(Combination(np.full(size, 1 / size), offset), None, {}, diagnostics or {})
 
 
 class Planned(Rule):
@@ -414,47 +419,48 @@ class Below(Planned):
 
 
 class Late(Rule):
-    def __call__(self, uploads, context, state):
-        return mean(uploads, scale=np.nan if context.round == 2 else 1)
+    def plan(self, rows, context, state):
+        return mean(context, offset=torch.full((rows["update"].d,), [0, 0, np.nan][context.round]))
 
 
 class Shape(Rule):
-    def __call__(self, uploads, context, state):
-        return Aggregate(uploads["update"], None, {}, {})
+    def models(self, num_clients):
+        return 2
 
+    def mixing(self, state, clients):
+        return np.full((len(clients), 2), 0.5)
 
-class Imaginary(Rule):
-    def __call__(self, uploads, context, state):
-        return mean(uploads, scale=1j)
+    def plan(self, rows, context, state):
+        return mean(context)
 
 
 class Nothing(Rule):
-    def __call__(self, uploads, context, state):
-        return uploads["update"].mean(0)
+    def plan(self, rows, context, state):
+        return 3
 
 
 class Degenerate(Rule):
-    def __call__(self, uploads, context, state):
-        return mean(uploads, diagnostics={"degenerate": np.nan})
+    def plan(self, rows, context, state):
+        return mean(context, {"degenerate": np.nan})
 
 
 class Few(Rule):
     columns = (Column("diagnostics", "trust", "float64", "trust"),)
 
-    def __call__(self, uploads, context, state):
-        return mean(uploads, diagnostics={"trust": np.ones(2)})
+    def plan(self, rows, context, state):
+        return mean(context, {"trust": np.ones(2)})
 
 
 class Huge(Rule):
-    def __call__(self, uploads, context, state):
-        return Aggregate(torch.full_like(uploads["update"][:1], 3e38), None, {}, {})
+    def plan(self, rows, context, state):
+        return mean(context, offset=torch.full((rows["update"].d,), 3e38))
 
 
 class Quits(Rule):
-    def __call__(self, uploads, context, state):
+    def plan(self, rows, context, state):
         if context.round == 2:
             sys.exit(0)
-        return mean(uploads)
+        return mean(context)
 
 
 class QuitsEarly(Quits):
@@ -474,7 +480,7 @@ class QuittingAttack(UpdateAttack):
         raise SystemExit
 
 
-RULES = [Complex, Broken, Long, Below, Late, Shape, Imaginary, Nothing, Degenerate, Few]
+RULES = [Complex, Broken, Long, Below, Late, Shape, Nothing, Degenerate, Few]
 RULES += [Huge, Quits, QuitsEarly]
 METHODS = {rule.__name__.lower(): Method(title=rule.__name__, rule=rule()) for rule in RULES}
 METHODS["term"] = Method(title="Term", rule=Late(), objective=(QuittingTerm(),))
@@ -506,10 +512,8 @@ def failed(place, label, rounds=2, **changed):
         ("broken", 0, "the rule Broken returned the coefficients [nan inf nan nan nan]; return 5"),
         ("long", 0, "the rule Long returned the weights [0.2 0.2 0.2 0.2 0.2 0. ]; return 5"),
         ("below", 0, "the rule Below returned a weight below 0"),
-        ("late", 1, "the rule Late returned steps with numbers that are not finite"),
-        ("shape", 0, "the rule Shape returned steps of torch.float32, [5, "),
-        ("imaginary", 0, "the rule Imaginary returned steps of torch.complex64"),
-        ("nothing", 0, "the rule Nothing returned Tensor; return an Aggregate"),
+        ("shape", 0, "the rule Shape returned 1 steps; return 2, one for each model of the server"),
+        ("nothing", 0, "the rule Nothing returned 3; return a Plan with a Step"),
         ("degenerate", 0, "the rule Degenerate returned nan as its diagnostic 'degenerate'"),
         (
             "few",
@@ -528,6 +532,12 @@ def test_what_a_rule_returned_wrong_is_named_with_rule_and_round(
     assert recorded == after
 
 
+def test_a_step_that_is_not_finite_fails_in_its_round(place):
+    said, recorded = failed(place, "late", 3)
+    assert said.startswith("NonFiniteError: ") and "overflows torch.float32" in said
+    assert recorded == 1
+
+
 def test_a_model_beyond_the_range_of_its_numbers_is_said_when_it_is_evaluated(place):
     said, recorded = failed(place, "huge", 1)
     assert said.startswith("FloatingPointError: round 1: global_loss is nan, since the server's")
@@ -537,7 +547,7 @@ def test_a_model_beyond_the_range_of_its_numbers_is_said_when_it_is_evaluated(pl
 @pytest.mark.parametrize(
     ("label", "after", "sentence"),
     [
-        ("quits", 1, "round 2: Quits.__call__ (faulty.py, line "),
+        ("quits", 1, "round 2: Quits.plan (faulty.py, line "),
         ("quitsearly", 0, "before the first round: QuitsEarly.init (faulty.py, line "),
         ("term", 0, "round 1: QuittingTerm.add_gradient (faulty.py, line "),
         ("fedavg", 0, "round 1: QuittingAttack.forge (faulty.py, line "),

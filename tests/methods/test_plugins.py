@@ -229,7 +229,7 @@ class Own(Rule):
     "the lower end"
     {more}
 
-    def {call}(self, uploads, context, state):
+    def {call}(self, rows, context, state):
         raise NotImplementedError
 
 METHODS = {{
@@ -250,7 +250,7 @@ CHECK = """
 """
 
 
-def own(row, more="", decorator="part", call="__call__"):
+def own(row, more="", decorator="part", call="plan"):
     return OWN.format(row=row, more=more, decorator=decorator, call=call)
 
 
@@ -297,10 +297,8 @@ def test_a_plugin_that_cannot_be_used_is_named(place, capsys, source, message):
         (own("rule=Krum(g=1)"), "Krum.__init__() got an unexpected keyword argument 'g'"),
         (own("rule=Own"), "X: its rule is the class Own; write Own(…)"),
         (own("rule='fedsdg.aggregation.rules.krum:Krum'"),
-         "X: its rule is of type str, but must be of type Rule (fedsdg.aggregation.types): it "),
-        (own("rule=Own()", call="plan"),
-         "X: its rule is of type Own, but must be of type Rule (fedsdg.aggregation.types): it "
-         "has no __call__"),
+         "X: its rule is of type str, but must be of type Rule (fedsdg.aggregation.types)"),
+        (own("rule=Own()", call="__call__"), "X: its rule Own defines no `plan`"),
         (own("rule=Own(), objective=(Mean(),)"),
          "X: a term of its objective is of type Mean, but must be of type Term (fedsdg.feder"),
         (own("rule=Own(), personalisation=Proximal()"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.aggregation.types import Aggregate, Rule
+from fedsdg.aggregation.types import Combination, Plan, Rule
 from fedsdg.experiment.building import build
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.material import make_partition, prepare_material
@@ -477,16 +477,18 @@ class ServerAlone(Rule):
 
     reads = ("update", "server")
 
-    def __call__(self, uploads, context, state):
-        return Aggregate(uploads["server"], None, dict(state), {})
+    def plan(self, rows, context, state):
+        server = torch.from_numpy(rows["server"].numbers()[0])
+        return Plan(Combination(np.zeros(len(context.clients)), offset=server), None, state)
 
 
 class Noisy(Rule):
     """The mean, and noise on every number of it."""
 
-    def __call__(self, uploads, context, state):
-        mean = uploads["update"].mean(0, keepdim=True)
-        return Aggregate(mean + 1e-3 * torch.ones_like(mean), None, dict(state), {})
+    def plan(self, rows, context, state):
+        size = len(context.clients)
+        noise = torch.full((rows["update"].d,), 1e-3)
+        return Plan(Combination(np.full(size, 1 / size), offset=noise), None, state)
 
 
 @pytest.mark.parametrize("rule", [ServerAlone(), Noisy()])

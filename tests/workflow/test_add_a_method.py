@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.aggregation.types import Context
+from fedsdg.aggregation import aggregate
 from fedsdg.analysis.metrics import METRICS
 from fedsdg.experiment.method_entries import method_entry
 from fedsdg.methods.plugins import OfferedData, contents, described, find_plugin
@@ -43,13 +43,19 @@ def test_rule_and_term_take_under_forty_lines():
     assert blocks("python")[0].count("\n") < 40
 
 
-def test_all_examples_together_are_one_plugin(tmp_path):
-    file = tmp_path / "examples.py"
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory):
+    """All files of the document in one."""
+    file = tmp_path_factory.mktemp("plugin") / "examples.py"
     file.write_text("\n".join(blocks("python")), encoding="utf-8")
-    plugin = find_plugin(str(file))
+    return find_plugin(str(file))
+
+
+def test_all_examples_together_are_one_plugin(examples):
+    plugin = examples
     found = {table: list(rows) for table, rows in contents(plugin).items() if rows}
     assert found == {
-        "METHODS": ["clipped-mean"],
+        "METHODS": ["clipped-mean", "fedavgm", "fltrust"],
         "OPTIMISERS": ["sign"],
         "ATTACKS": ["away"],
         "DATASETS": ["checks"],
@@ -63,6 +69,8 @@ def test_all_examples_together_are_one_plugin(tmp_path):
     }
     assert stated == {
         "clipped-mean": {"bound": (1.0, Range(0), True), "nu": (1e-4, Range(0), True)},
+        "fedavgm": {"beta": (0.9, Range(0, 0.999), True)},
+        "fltrust": {},
         "sign": {"share": (0.9, Range(0, 1), True)},
         "away": {"scale": (1.0, Range(0, 1e6), True)},
     }
@@ -86,24 +94,25 @@ def test_the_entries_of_the_documents_config_are_as_it_says(tmp_path):
 
 @pytest.mark.parametrize("bound", [0.5, 1.0, 3.0])
 def test_the_rule_is_the_mean_of_updates_cut_to_the_bound(rows, bound):
-    updates = torch.from_numpy(np.random.default_rng(0).normal(size=(5, 7)))
+    updates = np.random.default_rng(0).normal(size=(5, 7))
     updates[0] = 0
     updates[1] *= 1e6
-    context = Context(
-        round=1,
-        clients=np.arange(5),
-        num_clients=5,
-        num_samples=np.ones(5),
-        num_batches=np.ones(5),
-        client_samples=np.ones(5),
-    )
     rule = rows["clipped-mean"].with_values({"bound": bound}).rule
-    step = rule({"update": updates}, context, {}).steps[0]
-    norms = [float(update.norm()) for update in updates]
-    limit = bound * sorted(norms)[2]
-    cut = [u if n <= limit else u * (limit / n) for u, n in zip(updates, norms, strict=True)]
-    torch.testing.assert_close(step, sum(cut) / 5)
-    assert float(step.norm()) <= limit
+    step = aggregate(rule, np.zeros(7), list(updates)).parameters
+    norms = np.linalg.norm(updates, axis=1)
+    limit = bound * np.median(norms)
+    cut = updates * np.minimum(1, limit / np.maximum(norms, 1e-300))[:, None]
+    assert step == pytest.approx(cut.mean(axis=0))
+    assert np.linalg.norm(step) <= limit
+
+
+def test_the_rule_with_state_is_momentum_of_the_server(examples):
+    """v ← β v + mean: after updates of 1 in each of three rounds 1, 1.9 and 2.71."""
+    rule, theta, state = contents(examples)["METHODS"]["fedavgm"].rule, np.zeros(4), None
+    for t in (1, 2, 3):
+        result = aggregate(rule, theta, [theta + 1] * 3, num_clients=3, round=t, state=state)
+        theta, state = result.parameters, result.state
+        assert theta == pytest.approx([1.0, 2.9, 5.61][t - 1])
 
 
 def test_the_term_adds_the_gradient_of_its_value(rows):
@@ -169,7 +178,7 @@ def test_the_method_is_listed_below_those_of_the_package(followed):
 @pytest.mark.slow
 def test_all_that_is_asked_of_its_parts_holds(followed):
     summary, not_seen = followed.printed[1].splitlines()
-    assert re.fullmatch(r"clipped.py: \d\d passed, 3 do not apply .--verbose.", summary)
+    assert re.fullmatch(r"clipped.py: \d\d passed, \d do not apply .--verbose.", summary)
     assert not_seen.startswith("Not seen: ")
 
 

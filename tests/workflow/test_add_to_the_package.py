@@ -23,7 +23,9 @@ RULE = '''"""The mean of updates that are cut to a length."""
 
 from typing import Annotated, ClassVar
 
-from fedsdg.aggregation.types import Aggregate, Rule
+import numpy as np
+
+from fedsdg.aggregation.types import Combination, Plan, Rule
 from fedsdg.files.columns import Column
 from fedsdg.parts import Range, part
 
@@ -40,11 +42,11 @@ class CutMean(Rule):
     length: Annotated[float, Range(1e-6)] = 2.0
     "c, the greatest length of an update"
 
-    def __call__(self, uploads, context, state):
-        updates = uploads["update"]
-        shares = (self.length / updates.norm(dim=1).clamp_min(1e-12)).clamp_max(1)
-        step = (shares[:, None] * updates).mean(0)[None]
-        return Aggregate(step, None, dict(state), {"kept": shares.numpy()})
+    def plan(self, rows, context, state):
+        """Return the plan of the round."""
+        norms = rows["update"].measure().norms
+        shares = np.minimum(1, self.length / np.maximum(norms, 1e-12))
+        return Plan(Combination(shares / len(shares)), None, state, {"kept": shares})
 '''
 TERM = '''"""Short models."""
 

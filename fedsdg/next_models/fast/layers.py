@@ -35,17 +35,27 @@ from fedsdg.next_models.fast.vectors import (
 
 _f = np.float32
 
-#: The width p and the coefficients of P in `gelu`, fitted to erfc(z) e^(z²) / t at 400 Chebyshev
-#: nodes of t.
-_P = _f(0.45)
-_C0 = _f(0.06795177608728409)
-_C1 = _f(-0.245327889919281)
-_C2 = _f(0.21855215728282928)
-_C3 = _f(0.030387382954359055)
-_C4 = _f(0.1944056749343872)
-_C5 = _f(0.22618433833122253)
-_C6 = _f(0.25395986437797546)
-_C7 = _f(0.25388696789741516)
+#: Coefficients of Cephes' `expf` (S. Moshier), the highest power first.
+_EXPONENTIAL = (
+    _f(1.9875691500e-4), _f(1.3981999507e-3), _f(8.3334519073e-3),
+    _f(4.1665795894e-2), _f(1.6666665459e-1), _f(5.0000001201e-1),
+)  # fmt: skip
+#: The coefficients of P in `gelu`, the highest power first, fitted to erfc(z) e^(z²) / t at 400
+#: Chebyshev nodes of t.
+_GELU = (
+    _f(0.06795177608728409), _f(-0.245327889919281), _f(0.21855215728282928),
+    _f(0.030387382954359055), _f(0.1944056749343872), _f(0.22618433833122253),
+    _f(0.25395986437797546), _f(0.25388696789741516),
+)  # fmt: skip
+
+
+@exact
+def _polynomial(coefficients: Any, x: Any) -> Any:
+    """Return Σ c_k x^(n − k) by Horner's rule, each step rounded once."""
+    p = splat(_f(0.0))
+    for c in coefficients:
+        p = fused(p, x, splat(c))
+    return p
 
 
 @exact
@@ -55,19 +65,14 @@ def exponential(x: Any) -> Any:
     n = nearest(multiply(x, splat(_f(1.44269504))))
     r = fused(n, splat(_f(-0.693359375)), x)
     r = fused(n, splat(_f(2.12194440e-4)), r)
-    p = splat(_f(1.9875691500e-4))
-    p = fused(p, r, splat(_f(1.3981999507e-3)))
-    p = fused(p, r, splat(_f(8.3334519073e-3)))
-    p = fused(p, r, splat(_f(4.1665795894e-2)))
-    p = fused(p, r, splat(_f(1.6666665459e-1)))
-    p = fused(p, r, splat(_f(5.0000001201e-1)))
+    p = _polynomial(_EXPONENTIAL, r)
     p = add(fused(p, multiply(r, r), r), splat(_f(1.0)))
     return multiply(p, power_of_two(n))
 
 
 @exact
 def gelu(numbers: int, x: int, y: int, slope: int, with_slope: bool) -> None:
-    """Y = x Φ(x) and its slope Φ(x) + x φ(x), Φ and φ of the normal distribution.
+    """Compute y = x Φ(x) and its slope Φ(x) + x φ(x), Φ and φ of the normal distribution.
 
     1 - erf(z) = t P(t) e^(-z²) with t = 1 / (1 + 0.45 z).
     """
@@ -75,15 +80,8 @@ def gelu(numbers: int, x: int, y: int, slope: int, with_slope: bool) -> None:
         v = load(x + at)
         z = multiply(absolute(v), splat(_f(0.70710678)))
         bell = exponential(multiply(multiply(z, splat(_f(-1.0))), z))
-        t = divide(splat(_f(1.0)), fused(z, splat(_P), splat(_f(1.0))))
-        p = splat(_C0)
-        p = fused(p, t, splat(_C1))
-        p = fused(p, t, splat(_C2))
-        p = fused(p, t, splat(_C3))
-        p = fused(p, t, splat(_C4))
-        p = fused(p, t, splat(_C5))
-        p = fused(p, t, splat(_C6))
-        p = fused(p, t, splat(_C7))
+        t = divide(splat(_f(1.0)), fused(z, splat(_f(0.45)), splat(_f(1.0))))
+        p = _polynomial(_GELU, t)
         half = multiply(multiply(multiply(p, t), bell), splat(_f(0.5)))
         share = unless_negative(v, subtract(splat(_f(1.0)), half), half)
         store(y + at, multiply(v, share))
@@ -93,7 +91,7 @@ def gelu(numbers: int, x: int, y: int, slope: int, with_slope: bool) -> None:
 
 @exact
 def normalise(rows: int, x: int, norm: Any, epsilon: Any, hat: int, root: int, y: int) -> None:
-    """Y = h ∘ weight + bias with h = (x - mean) · r and r = 1 / √(variance + ε).
+    """Compute y = h ∘ weight + bias with h = (x - mean) · r and r = 1 / √(variance + ε).
 
     h and r are kept in ``hat`` and ``root``; ``norm`` [2, width] is weight and bias.
     """
@@ -123,7 +121,7 @@ def normalise(rows: int, x: int, norm: Any, epsilon: Any, hat: int, root: int, y
 
 @exact
 def normalise_back(rows: int, g: int, hat: int, root: int, norm: Any, dx: int, added: bool) -> None:
-    """Dx (+)= r (u - mean(u) - h · mean(u ∘ h)) with u = g ∘ weight; see ``normalise``."""
+    """Compute dx (+)= r (u - mean(u) - h · mean(u ∘ h)) with u = g ∘ weight; see ``normalise``."""
     width = norm.shape[1]
     size = 4 * width
     weight = np.int64(norm.ctypes.data)
@@ -256,37 +254,28 @@ def attend_back(
 
 @exact
 def add_rows(numbers: int, x: int, y: int) -> None:
-    """X += y."""
+    """Compute x += y."""
     for at in range(0, 4 * numbers, STEP):
         store(x + at, add(load(x + at), load(y + at)))
 
 
 @exact
 def multiply_rows(numbers: int, x: int, y: int) -> None:
-    """X *= y."""
+    """Compute x *= y."""
     for at in range(0, 4 * numbers, STEP):
         store(x + at, multiply(load(x + at), load(y + at)))
 
 
 @exact
 def copy_rows(numbers: int, x: int, y: int) -> None:
-    """Y = x."""
+    """Copy x to y."""
     for at in range(0, 4 * numbers, STEP):
         store(y + at, load(x + at))
 
 
 @exact
-def copy_columns(rows: int, columns: int, x: int, x_row: int, y: int, y_row: int) -> None:
-    """Y = x, of any width, in rows that lie ``x_row`` and ``y_row`` bytes apart."""
-    for i in range(rows):
-        source, target = numbers_at(x + i * x_row, columns), numbers_at(y + i * y_row, columns)
-        for j in range(columns):
-            target[j] = source[j]
-
-
-@exact
 def transpose(rows: int, columns: int, x: int, y: int) -> None:
-    """Y [columns, rows] = xᵀ, both in whole vectors."""
+    """Compute y [columns, rows] = xᵀ, both in whole vectors."""
     for i in range(0, rows, LANES):
         for j in range(0, columns, LANES):
             start, to = x + 4 * (i * columns + j), y + 4 * (j * rows + i)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
 from fedsdg.next_models.adapter_config import AdapterConfig
 from fedsdg.next_models.adapters import TARGETS, client_heads, low_rank_factors
@@ -21,10 +21,10 @@ from fedsdg.next_models.backbones import Backbone
 from fedsdg.next_models.client_model import require_counts
 from fedsdg.next_models.cohort import CohortModel
 from fedsdg.next_models.fast import transformer
-from fedsdg.next_models.fast.vectors import LANES
+from fedsdg.next_models.fast.vectors import LANES, filled
 
-#: Ranks of the concatenated factors over r, at most; see ``low_rank_factors``.
-MOST_RANKS = 4
+#: Ranks of the factors over those of one branch, at most; see ``low_rank_factors``.
+MOST_BRANCHES = 4
 
 
 class CompiledModel(CohortModel):
@@ -47,41 +47,34 @@ class CompiledModel(CohortModel):
         if reason := unsupported(self):
             raise ValueError(f"the compiled pass does not support this model: {reason}")
         self._frozen = _frozen(self.model)
-        self._work = transformer.workspace(self._frozen, MOST_RANKS * config.rank, num_classes)
+        self._work = transformer.activations(self._frozen, filled(MOST_BRANCHES * config.rank))
         self.bytes_of_a_prefix = 2 * self._frozen.tokens.nbytes
 
     def prefixes(self, images: Tensor) -> Tensor:
         """Return the frozen part of a pass over images [n, C, S, S]: [n, 2, T, D]."""
         size = self.model.patch_embed.patch_size[0]
+        numbers, tokens = len(self._frozen.patches), len(self._frozen.tokens)
         cut = images.to(self.dtype).unfold(2, size, size).unfold(3, size, size)
-        patches = cut.permute(0, 2, 3, 1, 4, 5).reshape(len(images), -1, len(self._frozen.patches))
-        filled = torch.empty(len(images), 2, *self._frozen.tokens.shape)
-        transformer.embed(
-            self._frozen, self._work.activations, patches.contiguous().numpy(), filled.numpy()
-        )
-        return filled
+        patches = cut.permute(0, 2, 3, 1, 4, 5).reshape(len(images), tokens - 1, numbers)
+        prefixes = torch.empty(len(images), 2, *self._frozen.tokens.shape)
+        transformer.embed(self._frozen, self._work, patches.contiguous().numpy(), prefixes.numpy())
+        return prefixes
 
     def effective_weights(
         self, parameters: Mapping[str, Tensor], private: bool = True
     ) -> dict[str, Any]:
-        """Return every client's factors and head; see ``ClientModel``."""
-        with torch.no_grad():
-            return {"factors": self._factors(parameters, private)}
+        """Return a and b of both kinds of adapted layers [M, L, …], and the head."""
+        factors: list[Tensor] = []
+        for target in TARGETS[self.config.targets]:
+            factors += low_rank_factors(target, parameters, self.config, private)
+        return {"factors": [*factors, *client_heads(parameters, self.config, private)]}
 
     def forward(self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Any]) -> Tensor:
-        """Return scores [B, classes] of images or prefixes; see ``ClientModel``."""
-        return self._run(transformer.SCORES, weights["factors"], images, counts)[0]
+        """Return scores [B, classes] of images or prefixes; the backward pass computes them again.
 
-    def logits(
-        self,
-        images: Tensor,
-        counts: Sequence[int],
-        parameters: Mapping[str, Tensor],
-        private: bool = True,
-    ) -> Tensor:
-        """Return scores as ``ClientModel`` does. The backward pass computes them once more."""
-        factors = self._factors(parameters, private)
-        scores: Tensor = _Scores.apply(self, images, counts, *factors)
+        See ``ClientModel``.
+        """
+        scores: Tensor = _Scores.apply(self, images, counts, *weights["factors"])
         return scores
 
     def losses(
@@ -90,9 +83,8 @@ class CompiledModel(CohortModel):
         labels: Tensor,
         divisors: Tensor,
         counts: Sequence[int],
-        parameters: Mapping[str, Tensor],
+        weights: Mapping[str, Any],
         loss: Callable[..., Tensor] = cross_entropy,
-        private: bool = True,
     ) -> Tensor:
         """Return losses over divisors [B]; see ``ClientModel``.
 
@@ -100,17 +92,10 @@ class CompiledModel(CohortModel):
         with its gradient out of one pass. For other losses torch computes the slopes by the scores.
         """
         if loss is not cross_entropy and not getattr(loss, "plain", False):
-            return super().losses(images, labels, divisors, counts, parameters, loss, private)
-        factors = self._factors(parameters, private)
+            return super().losses(images, labels, divisors, counts, weights, loss)
+        factors = weights["factors"]
         losses: Tensor = _CrossEntropy.apply(self, images, labels, divisors, counts, *factors)
         return losses
-
-    def _factors(self, parameters: Mapping[str, Tensor], private: bool) -> list[Tensor]:
-        """A and b of both kinds of adapted layers [M, L, …], and the head."""
-        factors: list[Tensor] = []
-        for target in TARGETS[self.config.targets]:
-            factors += low_rank_factors(target, parameters, self.config, private)
-        return [*factors, *client_heads(parameters, self.config, private)]
 
     def _run(
         self,
@@ -119,45 +104,51 @@ class CompiledModel(CohortModel):
         images: Tensor,
         counts: Sequence[int],
         *,
-        gradients: Sequence[Tensor] = (),
         labels: Tensor | None = None,
         divisors: Tensor | None = None,
         slopes: Tensor | None = None,
         deep: bool = False,
-    ) -> tuple[Tensor, np.ndarray]:
-        """Return scores [B, classes], and losses [B] float64 in the mode for cross-entropy.
+    ) -> tuple[Tensor, np.ndarray, list[Tensor]]:
+        """Return scores [B, classes], losses [B] float64, and gradients by the factors.
 
-        ``gradients``: see ``_room_for_gradients``. ``slopes`` [B, classes]: of another loss.
-        ``deep``: gradients by the factors are needed too, not by the heads alone.
+        The mode says which of them are computed. ``slopes`` [B, classes]: of another loss than
+        cross-entropy. ``deep``: gradients by the factors are needed too, not by the heads alone.
         """
         require_counts(counts, images, len(factors[-1]))
+        if any(factor.dtype != torch.float32 for factor in factors):
+            raise TypeError("the compiled pass takes factors and heads in float32")
         if images.shape[1] != 2:
             images = self.prefixes(images)
-        given = [x.detach() if x.stride(-1) == 1 else x.detach().contiguous() for x in factors]
-        rank, classes = given[0].shape[2], given[-1].shape[1]
-        scores = np.empty((len(images), len(self._work.client.head)), np.float32)
+        rank, classes = factors[0].shape[2], factors[-1].shape[1]
+        given = _filled_up(factors)
+        gradients = given
+        if mode != transformer.SCORES:
+            gradients = [torch.zeros(x.shape) for x in _turned(given)]
+        scores = torch.empty(len(images), filled(classes))
         losses = np.empty(len(images))
-        down = np.zeros_like(scores)
+        down = torch.zeros_like(scores)
         if slopes is not None:
-            down[:, :classes] = slopes.numpy()
+            down[:, :classes] = slopes
         transformer.run(
             mode,
             deep,
             self._frozen,
             self._work,
-            _places(given),
-            _places(gradients or given),
+            transformer.transposed(self._frozen, filled(rank), filled(classes)),
+            transformer.Factors(*(x.numpy() for x in given)),
+            transformer.Factors(*(x.numpy() for x in gradients)),
             rank,
-            classes,
             images.contiguous().numpy(),
             np.asarray(counts, dtype=np.int64),
             np.empty(0, np.int64) if labels is None else labels.contiguous().numpy(),
             np.empty(0) if divisors is None else divisors.double().contiguous().numpy(),
             losses,
-            down,
-            scores,
+            down.numpy(),
+            scores.numpy(),
         )
-        return torch.from_numpy(scores)[:, :classes], losses
+        *adapters, weight, bias = gradients
+        adapters = _turned([*(x[:, :, :rank] for x in adapters), weight, bias])[:4]
+        return scores[:, :classes], losses, [*adapters, weight[:, :classes], bias[:, :classes]]
 
 
 def unsupported(model: CohortModel) -> str | None:
@@ -201,18 +192,15 @@ class _CrossEntropy(torch.autograd.Function):
         counts: Sequence[int],
         *factors: Tensor,
     ) -> Tensor:
-        gradients = _room_for_gradients(factors)
-        _, losses = model._run(
+        _, losses, ctx.gradients = model._run(
             transformer.CROSS_ENTROPY,
             factors,
             images,
             counts,
-            gradients=gradients,
             labels=labels,
             divisors=divisors,
             deep=_trains_factors(ctx),
         )
-        ctx.gradients = _by_factors(gradients)
         return torch.from_numpy(losses.astype(np.float32))
 
     @staticmethod
@@ -221,7 +209,8 @@ class _CrossEntropy(torch.autograd.Function):
         if len(slope) and bool((slope != slope[0]).any()):
             raise ValueError("the gradient of `losses` is that of their sum; take it of `logits`")
         factor = float(slope[0]) if len(slope) else 0.0
-        return (None,) * 5 + tuple(factor * gradient for gradient in ctx.gradients)
+        scaled = ctx.gradients if factor == 1 else [factor * x for x in ctx.gradients]
+        return (None,) * 5 + tuple(scaled)
 
 
 class _Scores(torch.autograd.Function):
@@ -229,26 +218,20 @@ class _Scores(torch.autograd.Function):
     def forward(
         ctx: Any, model: CompiledModel, images: Tensor, counts: Sequence[int], *factors: Tensor
     ) -> Tensor:
-        scores, _ = model._run(transformer.SCORES, factors, images, counts)
+        scores, *_ = model._run(transformer.SCORES, factors, images, counts)
         ctx.save_for_backward(images, *factors)
         ctx.model = model
         ctx.counts = counts
-        return scores.contiguous()
+        return scores
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
         images, *factors = ctx.saved_tensors
-        gradients = _room_for_gradients(factors)
-        ctx.model._run(
-            transformer.SLOPES,
-            factors,
-            images,
-            ctx.counts,
-            gradients=gradients,
-            slopes=slopes[0],
-            deep=_trains_factors(ctx),
+        deep = _trains_factors(ctx)
+        *_, gradients = ctx.model._run(
+            transformer.SLOPES, factors, images, ctx.counts, slopes=slopes[0], deep=deep
         )
-        return (None,) * 3 + tuple(_by_factors(gradients))
+        return (None,) * 3 + tuple(gradients)
 
 
 def _trains_factors(ctx: Any) -> bool:
@@ -256,30 +239,26 @@ def _trains_factors(ctx: Any) -> bool:
     return any(ctx.needs_input_grad[:-2])
 
 
-def _room_for_gradients(factors: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors to be filled, in the order of the factors, with each b transposed."""
-    proj_a, proj_b, fc2_a, fc2_b, head, bias = factors
-    shapes = (proj_a, proj_b.mT, fc2_a, fc2_b.mT, head, bias)
-    return [torch.empty(x.shape) for x in shapes]
+def _filled_up(factors: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies with ranks and classes filled up to whole vectors."""
+    rank, classes = factors[0].shape[2], factors[-1].shape[1]
+    ranks, more = filled(rank) - rank, filled(classes) - classes
+    proj_a, proj_b, fc2_a, fc2_b, weight, bias = (factor.detach() for factor in factors)
+    padded = (
+        pad(proj_a, (0, 0, 0, ranks)),
+        pad(proj_b, (0, ranks)),
+        pad(fc2_a, (0, 0, 0, ranks)),
+        pad(fc2_b, (0, ranks)),
+        pad(weight, (0, 0, 0, more)),
+        pad(bias, (0, more), value=transformer.NEVER),
+    )
+    return [x.contiguous() for x in padded]
 
 
-def _by_factors(gradients: Sequence[Tensor]) -> list[Tensor]:
-    proj_a, proj_b, fc2_a, fc2_b, head, bias = gradients
-    return [proj_a, proj_b.mT, fc2_a, fc2_b.mT, head, bias]
-
-
-def _places(factors: Sequence[Tensor]) -> np.ndarray:
-    """Return the places [6, 4] of clients' numbers; see ``transformer.run``."""
-    if any(factor.dtype != torch.float32 for factor in factors):
-        raise TypeError("the compiled pass takes factors and heads in float32")
-    *adapters, head, bias = factors
-    steps = [factor.stride()[:3] for factor in adapters]
-    steps += [(head.stride(0), 0, head.stride(1)), (bias.stride(0), 0, 0)]
-    places = [
-        (factor.data_ptr(), *(4 * step for step in strides))
-        for factor, strides in zip(factors, steps, strict=True)
-    ]
-    return np.array(places, dtype=np.int64)
+def _turned(factors: Sequence[Tensor]) -> list[Tensor]:
+    """Transpose each b."""
+    proj_a, proj_b, fc2_a, fc2_b, weight, bias = factors
+    return [proj_a, proj_b.mT, fc2_a, fc2_b.mT, weight, bias]
 
 
 def _frozen(vit: Any) -> transformer.Frozen:

@@ -139,7 +139,7 @@ def _multiply(
     a: int, a_row: int, a_column: int, b: int, b_row: int, c: int, c_row: int,
     rows: int, columns: int, length: int, start: int, start_row: int, start_step: int,
 ) -> None:  # fmt: skip
-    """C [rows, columns] = start + A B, by addresses and steps in bytes.
+    """Compute C [rows, columns] = start + A B, by addresses and steps in bytes.
 
     ``start_step``: from number to number of a row; 0: every tile starts from the same numbers.
     """
@@ -161,7 +161,7 @@ def product(
     a: int, a_row: int, a_column: int, b: int, c: int, rows: int, columns: int, length: int,
     start: int, start_step: int,
 ) -> None:  # fmt: skip
-    """C [rows, columns] = start + A B, with B [length, columns] and C without gaps.
+    """Compute C [rows, columns] = start + A B, with B [length, columns] and C without gaps.
 
     Args:
         a: address of A.
@@ -186,7 +186,7 @@ def product(
 def add_product(
     a: int, a_row: int, a_column: int, b: int, c: int, rows: int, columns: int, length: int
 ) -> None:
-    """C += A B; see ``product``."""
+    """Compute C += A B; see ``product``."""
     _multiply(
         a, 4 * a_row, 4 * a_column, b, 4 * columns, c, 4 * columns, rows, columns, length,
         c, 4 * columns, 4,

@@ -16,7 +16,6 @@ from fedsdg.next_models.fast.layers import (
     add_rows,
     attend,
     attend_back,
-    copy_columns,
     copy_rows,
     cross_entropy,
     gelu,
@@ -26,7 +25,7 @@ from fedsdg.next_models.fast.layers import (
     transpose,
 )
 from fedsdg.next_models.fast.tiles import WIDEST, add_product, product
-from fedsdg.next_models.fast.vectors import LANES, address, exact, filled
+from fedsdg.next_models.fast.vectors import LANES, address, exact
 
 #: Images that go through the network together: the lanes of a vector in attention.
 TOGETHER = LANES
@@ -71,47 +70,40 @@ class Frozen(NamedTuple):
     "of the norms"
 
 
-class Client(NamedTuple):
-    """Adapters and head of one client, ranks R and classes C filled up to whole vectors.
+class Factors(NamedTuple):
+    """Adapters and heads of M clients, or gradients by them.
 
-    ΔW = b a of the attention's output projection and of the second feed-forward layer. Each matrix
-    also stands transposed (``…_t``).
+    ΔW = b a of the attention's output projection and of the second feed-forward layer. Ranks R and
+    classes C are filled up to whole vectors, with zeros and with biases of ``NEVER``.
     """
 
     proj_a: np.ndarray
-    "[L, R, D]"
-    proj_a_t: np.ndarray
+    "[M, L, R, D]"
     proj_b: np.ndarray
-    "[L, D, R]"
-    proj_b_t: np.ndarray
+    "[M, L, D, R]; [M, L, R, D] for the gradient, which is that by bᵀ"
     fc2_a: np.ndarray
-    "[L, R, H]"
-    fc2_a_t: np.ndarray
+    "[M, L, R, H]"
     fc2_b: np.ndarray
-    "[L, D, R]"
-    fc2_b_t: np.ndarray
+    "as proj_b"
     head: np.ndarray
-    "[C, D]"
-    head_t: np.ndarray
+    "[M, C, D]"
     head_bias: np.ndarray
-    "[C]"
+    "[M, C]"
 
 
-class Gradients(NamedTuple):
-    """Gradients of one client by a, by bᵀ and by the head; a pass adds to them."""
+class Transposed(NamedTuple):
+    """The factors and the head of one client, transposed."""
 
     proj_a: np.ndarray
-    "[L, R, D]"
-    proj_b_t: np.ndarray
+    "[L, D, R]"
+    proj_b: np.ndarray
     "[L, R, D]"
     fc2_a: np.ndarray
-    "[L, R, H]"
-    fc2_b_t: np.ndarray
+    "[L, H, R]"
+    fc2_b: np.ndarray
     "[L, R, D]"
     head: np.ndarray
-    "[C, D]"
-    head_bias: np.ndarray
-    "[C]"
+    "[D, C]"
 
 
 class Activations(NamedTuple):
@@ -119,7 +111,8 @@ class Activations(NamedTuple):
 
     Those before ``x`` are kept of every block for the backward pass: the normalised tokens and
     their 1/√variance, attention's lanes and shares, the inputs of the adapted layers and their
-    low-rank products, the slope of the GELU.
+    low-rank products, the slope of the GELU. The first block has its norm in the prefix, so
+    ``hat1[0]`` and ``root1[0]`` keep those of the last norm.
     """
 
     hat1: np.ndarray
@@ -141,48 +134,20 @@ class Activations(NamedTuple):
     qkv: np.ndarray
     dqkv: np.ndarray
     dlow: np.ndarray
-    class_tokens: np.ndarray
-    class_hat: np.ndarray
-    class_root: np.ndarray
-    class_slope: np.ndarray
     spare: np.ndarray
     zeros: np.ndarray
 
 
-class Workspace(NamedTuple):
-    """Memory that passes share: one client's weights and gradients, and activations."""
-
-    client: Client
-    gradients: Gradients
-    activations: Activations
-
-
-def workspace(frozen: Frozen, rank: int, classes: int) -> Workspace:
-    """Allocate the memory for passes through adapters of a rank, or of less.
-
-    Entries that only fill up a vector stay as they are here: zeros, and scores that no class has.
-    """
+def activations(frozen: Frozen, ranks: int) -> Activations:
+    """Allocate the room for passes through adapters of so many ranks, or of fewer."""
     blocks, dim, hidden = frozen.fc1.shape
     tokens, heads = len(frozen.tokens), frozen.heads
-    ranks, scores, rows = filled(rank), filled(classes), TOGETHER * tokens
+    rows = TOGETHER * tokens
 
     def empty(*shape: int) -> np.ndarray:
         return np.zeros(shape, np.float32)
 
-    client = Client(
-        proj_a=empty(blocks, ranks, dim), proj_a_t=empty(blocks, dim, ranks),
-        proj_b=empty(blocks, dim, ranks), proj_b_t=empty(blocks, ranks, dim),
-        fc2_a=empty(blocks, ranks, hidden), fc2_a_t=empty(blocks, hidden, ranks),
-        fc2_b=empty(blocks, dim, ranks), fc2_b_t=empty(blocks, ranks, dim),
-        head=empty(scores, dim), head_t=empty(dim, scores),
-        head_bias=np.full(scores, NEVER, np.float32),
-    )  # fmt: skip
-    gradients = Gradients(
-        proj_a=empty(blocks, ranks, dim), proj_b_t=empty(blocks, ranks, dim),
-        fc2_a=empty(blocks, ranks, hidden), fc2_b_t=empty(blocks, ranks, dim),
-        head=empty(scores, dim), head_bias=empty(scores),
-    )  # fmt: skip
-    activations = Activations(
+    return Activations(
         hat1=empty(blocks, rows, dim), root1=empty(blocks, rows, LANES),
         lanes=empty(blocks, heads, 3, tokens, dim // heads, TOGETHER),
         shares=empty(blocks, heads, tokens, tokens, TOGETHER),
@@ -192,73 +157,36 @@ def workspace(frozen: Frozen, rank: int, classes: int) -> Workspace:
         low2=empty(blocks, rows, ranks),
         x=empty(rows, dim), y=empty(rows, dim), dx=empty(rows, dim), g=empty(rows, dim),
         wide=empty(rows, hidden), qkv=empty(rows, 3 * dim), dqkv=empty(rows, 3 * dim),
-        dlow=empty(rows, ranks),
-        class_tokens=empty(TOGETHER, dim), class_hat=empty(TOGETHER, dim),
-        class_root=empty(TOGETHER, LANES), class_slope=empty(TOGETHER, dim),
-        spare=empty(5, tokens, dim // heads, TOGETHER), zeros=empty(max(dim, WIDEST)),
+        dlow=empty(rows, ranks), spare=empty(5, tokens, dim // heads, TOGETHER),
+        zeros=empty(max(dim, WIDEST)),
     )  # fmt: skip
-    return Workspace(client, gradients, activations)
 
 
-# --- One client's weights and gradients -----------------------------------------------------------
+def transposed(frozen: Frozen, ranks: int, classes: int) -> Transposed:
+    """Allocate the room for one client; ranks and classes are filled up to whole vectors."""
+    blocks, dim, hidden = frozen.fc1.shape
+    return Transposed(
+        proj_a=np.empty((blocks, dim, ranks), np.float32),
+        proj_b=np.empty((blocks, ranks, dim), np.float32),
+        fc2_a=np.empty((blocks, hidden, ranks), np.float32),
+        fc2_b=np.empty((blocks, ranks, dim), np.float32),
+        head=np.empty((dim, classes), np.float32),
+    )
 
 
 @exact
-def _at(places: Any, kind: int, client: int, block: int) -> Any:
-    return places[kind, 0] + client * places[kind, 1] + block * places[kind, 2]
-
-
-@exact
-def _load_client(own: Any, places: Any, number: int, rank: int, classes: int) -> None:
-    """Copy a client's factors and head into the workspace; see ``run``."""
-    blocks, ranks, dim = own.proj_a.shape
-    hidden, scores = own.fc2_a.shape[2], own.head.shape[0]
+def _transpose_client(factors: Any, client: int, own: Any) -> None:
+    blocks, ranks, dim = factors.proj_a.shape[1:]
+    hidden = factors.fc2_a.shape[3]
     for block in range(blocks):
-        for kind, width, a, a_t, b, b_t in (
-            (0, dim, own.proj_a[block], own.proj_a_t[block], own.proj_b[block],
-             own.proj_b_t[block]),
-            (2, hidden, own.fc2_a[block], own.fc2_a_t[block], own.fc2_b[block],
-             own.fc2_b_t[block]),
-        ):  # fmt: skip
-            copy_columns(rank, width, _at(places, kind, number, block), places[kind, 3],
-                         address(a), 4 * width)  # fmt: skip
-            transpose(ranks, width, address(a), address(a_t))
-            copy_columns(dim, rank, _at(places, kind + 1, number, block), places[kind + 1, 3],
-                         address(b), 4 * ranks)  # fmt: skip
-            transpose(dim, ranks, address(b), address(b_t))
-    head = address(own.head)
-    copy_columns(classes, dim, _at(places, 4, number, 0), places[4, 3], head, 4 * dim)
-    transpose(scores, dim, head, address(own.head_t))
-    copy_columns(1, classes, _at(places, 5, number, 0), 0, address(own.head_bias), 0)
-
-
-@exact
-def _store_gradients(gradients: Any, places: Any, number: int, rank: int, classes: int) -> None:
-    """Write a client's gradients to their places; see ``run``."""
-    blocks, _, dim = gradients.proj_a.shape
-    hidden = gradients.fc2_a.shape[2]
-    for block in range(blocks):
-        for kind, width, of_block in (
-            (0, dim, gradients.proj_a[block]),
-            (1, dim, gradients.proj_b_t[block]),
-            (2, hidden, gradients.fc2_a[block]),
-            (3, dim, gradients.fc2_b_t[block]),
-        ):
-            to = _at(places, kind, number, block)
-            copy_columns(rank, width, address(of_block), 4 * width, to, places[kind, 3])
-    to = _at(places, 4, number, 0)
-    copy_columns(classes, dim, address(gradients.head), 4 * dim, to, places[4, 3])
-    copy_columns(1, classes, address(gradients.head_bias), 0, _at(places, 5, number, 0), 0)
-
-
-@exact
-def _clear(gradients: Any) -> None:
-    gradients.proj_a[:] = 0
-    gradients.proj_b_t[:] = 0
-    gradients.fc2_a[:] = 0
-    gradients.fc2_b_t[:] = 0
-    gradients.head[:] = 0
-    gradients.head_bias[:] = 0
+        a, b = factors.proj_a[client, block], factors.proj_b[client, block]
+        transpose(ranks, dim, address(a), address(own.proj_a[block]))
+        transpose(dim, ranks, address(b), address(own.proj_b[block]))
+        a, b = factors.fc2_a[client, block], factors.fc2_b[client, block]
+        transpose(ranks, hidden, address(a), address(own.fc2_a[block]))
+        transpose(dim, ranks, address(b), address(own.fc2_b[block]))
+    head = factors.head[client]
+    transpose(len(head), dim, address(head), address(own.head))
 
 
 # --- Linear layers --------------------------------------------------------------------------------
@@ -266,14 +194,14 @@ def _clear(gradients: Any) -> None:
 
 @exact
 def _linear(rows: int, x: int, weight: Any, bias: Any, y: int) -> None:
-    """Y = x W + bias with W [in, out]."""
+    """Compute y = x W + bias with W [in, out]."""
     inputs, outputs = weight.shape
     product(x, inputs, 1, address(weight), y, rows, outputs, inputs, address(bias), 1)
 
 
 @exact
 def _linear_back(rows: int, dy: int, weight: Any, zeros: int, dx: int) -> None:
-    """Dx = dy W with W [out, in]."""
+    """Compute dx = dy W with W [out, in]."""
     outputs, inputs = weight.shape
     product(dy, outputs, 1, address(weight), dx, rows, inputs, outputs, zeros, 0)
 
@@ -283,7 +211,7 @@ def _adapted(
     rows: int, x: int, weight: Any, bias: Any, a_t: Any, b_t: Any, rank: int, low: int, zeros: int,
     y: int,
 ) -> None:  # fmt: skip
-    """Y = x W + bias + (x aᵀ) bᵀ, and ``low`` = x aᵀ."""
+    """Compute y = x W + bias + (x aᵀ) bᵀ, and ``low`` = x aᵀ."""
     inputs, ranks = a_t.shape
     product(x, inputs, 1, address(a_t), low, rows, ranks, inputs, zeros, 0)
     _linear(rows, x, weight, bias, y)
@@ -295,7 +223,7 @@ def _adapters_back(
     rows: int, dy: int, x: int, low: int, b: Any, rank: int, dlow: int, zeros: int, to_a: Any,
     to_b_t: Any,
 ) -> None:  # fmt: skip
-    """``dlow`` = dy b, and the gradients by a and bᵀ."""
+    """Compute ``dlow`` = dy b and the gradients by a and bᵀ."""
     outputs, ranks = b.shape
     add_product(low, 1, ranks, dy, address(to_b_t), rank, outputs, rows)
     product(dy, outputs, 1, address(b), dlow, rows, ranks, outputs, zeros, 0)
@@ -306,9 +234,10 @@ def _adapters_back(
 def _adapted_back(
     rows: int, dy: int, weight: Any, a: Any, rank: int, dlow: int, zeros: int, dx: int
 ) -> None:
-    """Dx = dy W + dlow a with W [out, in]."""
+    """Compute dx = dy W + dlow a with W [out, in]."""
+    ranks, inputs = a.shape
     _linear_back(rows, dy, weight, zeros, dx)
-    add_product(dlow, a.shape[0], 1, address(a), dx, rows, a.shape[1], rank)
+    add_product(dlow, ranks, 1, address(a), dx, rows, inputs, rank)
 
 
 # --- Passes ---------------------------------------------------------------------------------------
@@ -349,7 +278,7 @@ def _embed(frozen: Any, work: Any, patches: Any, prefixes: Any) -> None:
 
 @exact
 def _forward(frozen: Any, own: Any, work: Any, rank: int, images: int, deep: bool) -> None:
-    """Take the tokens ``work.x`` through all blocks, to ``work.class_tokens``.
+    """Take the tokens ``work.x`` through all blocks; the class tokens then stand in ``work.y``.
 
     The output of the first block's attention stands in ``work.mixed`` already.
     """
@@ -376,24 +305,24 @@ def _forward(frozen: Any, own: Any, work: Any, rank: int, images: int, deep: boo
             for i in range(1, images):
                 copy_rows(dim, x + 4 * i * tokens * dim, x + 4 * i * dim)
                 copy_rows(dim, mixed + 4 * i * tokens * dim, mixed + 4 * i * dim)
-        _adapted(rows, mixed, frozen.proj[block], frozen.proj_bias[block], own.proj_a_t[block],
-                 own.proj_b_t[block], rank, address(work.low1[at]), zeros, y)  # fmt: skip
+        _adapted(rows, mixed, frozen.proj[block], frozen.proj_bias[block], own.proj_a[block],
+                 own.proj_b[block], rank, address(work.low1[at]), zeros, y)  # fmt: skip
         add_rows(rows * dim, x, y)
         normalise(rows, x, frozen.norm2[block], frozen.epsilon, address(work.hat2[at]),
                   address(work.root2[at]), y)  # fmt: skip
         _linear(rows, y, frozen.fc1[block], frozen.fc1_bias[block], wide)
         after = address(work.hidden[at])
         gelu(rows * hidden, wide, after, address(work.slope[at]), deep)
-        _adapted(rows, after, frozen.fc2[block], frozen.fc2_bias[block], own.fc2_a_t[block],
-                 own.fc2_b_t[block], rank, address(work.low2[at]), zeros, y)  # fmt: skip
+        _adapted(rows, after, frozen.fc2[block], frozen.fc2_bias[block], own.fc2_a[block],
+                 own.fc2_b[block], rank, address(work.low2[at]), zeros, y)  # fmt: skip
         add_rows(rows * dim, x, y)
-    normalise(images, x, frozen.norm, frozen.epsilon, address(work.class_hat),
-              address(work.class_root), address(work.class_tokens))  # fmt: skip
+    normalise(images, x, frozen.norm, frozen.epsilon, address(work.hat1[0]),
+              address(work.root1[0]), y)  # fmt: skip
 
 
 @exact
 def _backward(
-    frozen: Any, own: Any, gradients: Any, work: Any, rank: int, images: int, slopes: int
+    frozen: Any, given: Any, taken: Any, client: int, work: Any, rank: int, images: int, slopes: int
 ) -> None:
     """Add the gradients by the factors, from the slopes [images, C] of the loss by the scores."""
     blocks = frozen.norm1.shape[0]
@@ -401,26 +330,26 @@ def _backward(
     hidden = frozen.fc1.shape[2]
     zeros, dx, g = address(work.zeros), address(work.dx), address(work.g)
     wide, dlow, dqkv = address(work.wide), address(work.dlow), address(work.dqkv)
-    _linear_back(images, slopes, own.head, zeros, address(work.class_slope))
-    normalise_back(images, address(work.class_slope), address(work.class_hat),
-                   address(work.class_root), frozen.norm, dx, False)  # fmt: skip
+    _linear_back(images, slopes, given.head[client], zeros, g)
+    normalise_back(images, g, address(work.hat1[0]), address(work.root1[0]), frozen.norm, dx,
+                   False)  # fmt: skip
     rows = images
     for back in range(blocks):
         at = blocks - 1 - back
-        _adapters_back(rows, dx, address(work.hidden[at]), address(work.low2[at]), own.fc2_b[at],
-                       rank, dlow, zeros, gradients.fc2_a[at],
-                       gradients.fc2_b_t[at])  # fmt: skip
-        _adapted_back(rows, dx, frozen.fc2_back[at], own.fc2_a[at], rank, dlow, zeros, wide)
+        a, b = given.fc2_a[client, at], given.fc2_b[client, at]
+        _adapters_back(rows, dx, address(work.hidden[at]), address(work.low2[at]), b, rank, dlow,
+                       zeros, taken.fc2_a[client, at], taken.fc2_b[client, at])  # fmt: skip
+        _adapted_back(rows, dx, frozen.fc2_back[at], a, rank, dlow, zeros, wide)
         multiply_rows(rows * hidden, wide, address(work.slope[at]))
         _linear_back(rows, wide, frozen.fc1_back[at], zeros, g)
         normalise_back(rows, g, address(work.hat2[at]), address(work.root2[at]),
                        frozen.norm2[at], dx, True)  # fmt: skip
-        _adapters_back(rows, dx, address(work.mixed[at]), address(work.low1[at]), own.proj_b[at],
-                       rank, dlow, zeros, gradients.proj_a[at],
-                       gradients.proj_b_t[at])  # fmt: skip
+        a, b = given.proj_a[client, at], given.proj_b[client, at]
+        _adapters_back(rows, dx, address(work.mixed[at]), address(work.low1[at]), b, rank, dlow,
+                       zeros, taken.proj_a[client, at], taken.proj_b[client, at])  # fmt: skip
         if at == 0:
             break
-        _adapted_back(rows, dx, frozen.proj_back[at], own.proj_a[at], rank, dlow, zeros, g)
+        _adapted_back(rows, dx, frozen.proj_back[at], a, rank, dlow, zeros, g)
         asking = tokens
         if at == blocks - 1:
             # Back to all tokens; the gradient by the others is zero here.
@@ -446,7 +375,7 @@ def _spread_class_token(tokens: int, dim: int, x: int, image: int, spare: int, z
 
 
 def _run(
-    mode: int, deep: bool, frozen: Any, work: Any, given: Any, taken: Any, rank: int, classes: int,
+    mode: int, deep: bool, frozen: Any, work: Any, own: Any, given: Any, taken: Any, rank: int,
     prefixes: Any, counts: Any, labels: Any, divisors: Any, losses: Any, slopes: Any, scores: Any,
 ) -> None:  # fmt: skip
     """Take every client's images through the network.
@@ -455,14 +384,11 @@ def _run(
         mode: ``SCORES``, ``CROSS_ENTROPY`` or ``SLOPES``.
         deep: whether gradients by the factors are needed too, not by the heads alone.
         frozen: see there.
-        work: the workspace.
-        given: [6, 4] int64, the places of the clients' factors and heads: a and b of the
-            projection, those of the second feed-forward layer, weight and bias of the head. Each
-            has the address of the first number, and the bytes from client to client, from block to
-            block (0 for a head) and from row to row.
-        taken: [6, 4], the places to which their gradients are written, those by b transposed.
-        rank: of the factors.
-        classes: of the heads.
+        work: activations, see there.
+        own: room for one client's factors, transposed.
+        given: factors and heads of all clients.
+        taken: their gradients, to which is added.
+        rank: of the factors, before they are filled up.
         prefixes: [B, 2, T, D], see ``embed``.
         counts: [M], images of each client.
         labels: [B], classes, for cross-entropy.
@@ -471,42 +397,36 @@ def _run(
         slopes: [B, C] of the loss by the scores: filled for cross-entropy, read for ``SLOPES``.
         scores: [B, C], filled.
     """
-    own, gradients, room = work.client, work.gradients, work.activations
     tokens, dim = frozen.tokens.shape
-    width = own.head.shape[0]
+    classes = given.head.shape[1]
     numbers = tokens * dim
+    x, y, mixed = address(work.x), address(work.y), address(work.mixed[0])
     first = 0
     for client in range(len(counts)):
         end = first + counts[client]
         if end > first:
-            _load_client(own, given, client, rank, classes)
-        if mode != SCORES:
-            _clear(gradients)
+            _transpose_client(given, client, own)
         for begin in range(first, end, TOGETHER):
             images = min(TOGETHER, end - begin)
             for i in range(images):
                 prefix = address(prefixes[begin + i])
-                copy_rows(numbers, prefix, address(room.x) + 4 * i * numbers)
-                mixed = address(room.mixed[0]) + 4 * i * numbers
-                copy_rows(numbers, prefix + 4 * numbers, mixed)
-            _forward(frozen, own, room, rank, images, deep)
+                copy_rows(numbers, prefix, x + 4 * i * numbers)
+                copy_rows(numbers, prefix + 4 * numbers, mixed + 4 * i * numbers)
+            _forward(frozen, own, work, rank, images, deep)
             to = address(scores[begin:end])
-            _linear(images, address(room.class_tokens), own.head_t, own.head_bias, to)
+            _linear(images, y, own.head, given.head_bias[client], to)
             if mode == SCORES:
                 continue
             down = address(slopes[begin:end])
             if mode == CROSS_ENTROPY:
                 part = slice(begin, begin + images)
-                cross_entropy(images, width, to, labels[part], divisors[part], losses[part],
+                cross_entropy(images, classes, to, labels[part], divisors[part], losses[part],
                               down)  # fmt: skip
-            add_product(down, 1, width, address(room.class_tokens), address(gradients.head), width,
-                        dim, images)  # fmt: skip
+            add_product(down, 1, classes, y, address(taken.head[client]), classes, dim, images)
             for i in range(images):
-                add_rows(width, address(gradients.head_bias), down + 4 * i * width)
+                add_rows(classes, address(taken.head_bias[client]), down + 4 * i * classes)
             if deep:
-                _backward(frozen, own, gradients, room, rank, images, down)
-        if mode != SCORES:
-            _store_gradients(gradients, taken, client, rank, classes)
+                _backward(frozen, given, taken, client, work, rank, images, down)
         first = end
 
 

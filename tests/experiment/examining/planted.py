@@ -226,9 +226,9 @@ BUGS = {
         "planned", "Combination(coefficients)", "Combination(coefficients[1:])", "failed", WORKS,
         "the coefficients []; return 1 finite numbers",
     ),
-    "no plan": (
-        "momentum", "def plan(self, rows, ", "def __call__(self, rows, ", "failed", WORKS,
-        "above it, or defines no `plan` (1 client, 3 parameters, seed 0); return a `Plan`",
+    "no part": (
+        "planned", "@part\nclass Clipped", "class Clipped", "failed", WORKS,
+        "its class has no @part of fedsdg.parts above it (1 client, 3 parameters, seed 0); return",
     ),
     "an unknown upload": (
         "momentum", 'rows["update"]', 'rows["updates"]', "failed", WORKS,

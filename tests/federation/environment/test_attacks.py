@@ -226,7 +226,6 @@ def test_replacement_carries_over_to_the_rule_that_the_server_uses():
         clients=np.arange(5),
         num_clients=5,
         num_samples=samples,
-        total_samples=100,
         num_batches=samples,
         client_samples=samples,
     )

@@ -1,0 +1,174 @@
+"""What the golden test asks of the engine. Where the engine changes, this file alone does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsdg.data.partition import PartitionSettings
+from fedsdg.experiment.building import build
+from fedsdg.experiment.conditions import Conditions
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.loading import load_images
+from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.run_config import RunConfig
+from fedsdg.experiment.sections import AdaptersConfig, FederationConfig, TrainingConfig
+from fedsdg.federation.checkpoints import Checkpoints
+from fedsdg.federation.rounds import Federation
+from fedsdg.methods.choices import ATTACKS, LOSSES, OPTIMISERS
+from fedsdg.methods.families import METHODS
+from fedsdg.models.architecture import Architecture
+from fedsdg.models.backbones import Backbone, freeze, load_backbone, save_backbone
+from fedsdg.models.backbones import build as build_backbone
+from fedsdg.models.training import Training
+from fedsdg.parts import declared, plain
+
+__all__ = [
+    "METHODS",
+    "Cell",
+    "Outcome",
+    "defaults",
+    "load_backbone",
+    "pretrained",
+    "random_backbone",
+    "save_backbone",
+]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run: rows of both tables of the record, and the models.
+
+    Attributes:
+        rounds: a row for each round.
+        clients: a row for each client and round.
+        models: the server's, [C, d].
+        private: what clients keep to themselves, [K, d_p].
+    """
+
+    rounds: list[dict[str, Any]]
+    clients: list[dict[str, Any]]
+    models: Tensor
+    private: Tensor
+
+
+class Cell:
+    """Images and partition that several runs have in common."""
+
+    def __init__(self, raw: Mapping[str, Any], backbone: Backbone | None) -> None:
+        config = parse_config(raw)
+        data = load_images(config.source(config.datasets[0]))
+        self._material = prepare_material(data, backbone, "cpu")
+        clients = config.federation.clients
+        self._partition = make_partition(data, config.skews[0], 0, clients, config.partition)
+
+    def outcome(self, raw: Mapping[str, Any], folder: Path | None = None) -> Outcome:
+        """All rounds of a config's method; with a folder half of them after a checkpoint.
+
+        Raises:
+            ValueError: the method, or what is asked of it, is refused.
+        """
+        config = parse_config(raw)
+        run = config.run(config.datasets[0], config.settings[0], config.methods[0], 0)
+        federation = build(run, self._material, self._partition)
+        if folder is not None:
+            federation = self._resumed(federation, run, folder)
+        federation.run()
+        records = federation.records
+        return Outcome(records.rounds, records.clients, federation.models, _private(federation))
+
+    def _resumed(self, federation: Federation, run: RunConfig, folder: Path) -> Federation:
+        """A new federation in the state in which this one is after half of its rounds."""
+        checkpoints = Checkpoints(folder, {})
+        for round_ in range(1, run.federation.rounds // 2 + 1):
+            federation.step(round_)
+        checkpoints.save(federation, {})
+        federation = build(run, self._material, self._partition)
+        assert checkpoints.restore(federation) is not None
+        checkpoints.close()
+        return federation
+
+
+def _private(federation: Federation) -> Tensor:
+    everybody = torch.arange(federation.num_clients)
+    # Ditto and the running mix keep a whole model.
+    if "own" in federation.bank.names:
+        return federation.bank.kept("own", everybody)
+    return federation.bank.private(everybody)
+
+
+# --- Backbones ------------------------------------------------------------------------------------
+
+
+def random_backbone(shape: Mapping[str, Any]) -> Backbone:
+    """A frozen vision transformer as timm draws it."""
+    architecture = Architecture(**shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return freeze(build_backbone(architecture), architecture, "random", {})
+
+
+def pretrained(shape: Mapping[str, Any], images: Tensor, labels: Tensor, steps: int) -> Tensor:
+    """The weights [n] of a vision transformer after some steps, broken off in the middle."""
+
+    def training() -> Training:
+        torch.manual_seed(0)
+        model = build_backbone(Architecture(**shape), num_classes=int(labels.max()) + 1)
+        return Training(
+            model,
+            steps,
+            learning_rate=0.01,
+            beta2=0.98,
+            weight_decay=0.05,
+            warmup_steps=2,
+            label_smoothing=0.1,
+            clip_norm=1.0,
+            bfloat16=False,
+            ema=0.9,
+        )
+
+    with torch.random.fork_rng(devices=[]):
+        one = training()
+        for step in range(steps):
+            if step == steps // 2:
+                state = {name: value.clone() for name, value in one.state().items()}
+                one = training()
+                one.restore(state)
+            one.step(images[step::steps], labels[step::steps])
+        one.finish()
+    return torch.cat([weight.flatten() for weight in one.model.state_dict().values()])
+
+
+# --- Defaults -------------------------------------------------------------------------------------
+
+
+def defaults() -> dict[str, Any]:
+    """The default of all that a config may set, and what rows of the table prescribe."""
+    parts: dict[str, Any] = {
+        "federation": FederationConfig,
+        "partition": PartitionSettings,
+        "training": TrainingConfig,
+        "adapters": AdaptersConfig,
+        "conditions": Conditions,
+    }
+    conditions = declared(Conditions).items()
+    parts |= {f"conditions.{name}": one.kind for name, one in conditions if one.holds_part}
+    known = {where: declared(part) for where, part in parts.items()}
+    for kind, table in (("optimiser", OPTIMISERS), ("loss", LOSSES), ("attack", ATTACKS)):
+        known |= {f"{kind} {name}": choice.parameters for name, choice in table.items()}
+    known |= {name: method.parameters for name, method in METHODS.items()}
+    found = {
+        f"{where}.{key}": plain(one.default)
+        for where, fields in known.items()
+        for key, one in fields.items()
+        if not one.required
+    }
+    for name, method in METHODS.items():
+        prescribed = {**method.fixed_values, **method.training, "optimiser": method.optimiser}
+        found |= {f"{name}, prescribed {key}": plain(value) for key, value in prescribed.items()}
+    return found
