@@ -577,7 +577,7 @@ def test_evaluate_refuses_in_a_sentence(done, place, tmp_path, capsys, monkeypat
     save_file(weights | {"conv2.bias": torch.zeros(3)}, cnn / "model.safetensors")
     assert "conv2.bias is (3,), but should be (32,)" in sentence(cnn)
     few = ImageData("few", np.zeros((4, 8, 8), np.uint8), np.arange(4), 4)
-    monkeypatch.setattr("fedsdg.experiment.loading.load", lambda source: few)
+    monkeypatch.setattr("fedsdg.experiment.loading.load_images", lambda source: few)
     assert "tells 10 classes apart, but few has 4" in sentence(out / "global", *own, data="few")
 
 
