@@ -75,7 +75,6 @@ def test_every_sample_belongs_to_one_split_of_one_client(data, skew, clients, se
         assert np.array_equal(
             np.bincount(data.labels[merged], minlength=len(classes[k])), classes[k]
         )
-    assert partition(data, skew, clients, seed, **given).sha256 == made.sha256
     other = partition(data, "iid", 1, seed + 1, **given)
     assert test == "by-seed" or np.array_equal(other.global_test(), made.global_test())
     # A client of several training samples can exchange one, so that it trains on every class.
@@ -108,12 +107,10 @@ def test_the_global_test_set_depends_on_the_labels_alone(digits):
         assert np.array_equal(made.global_test(), np.arange(80, 100))
 
 
-@pytest.mark.parametrize("skew", sorted({key.split()[0] for key in GOLDEN}))
-def test_partitions_are_those_of_the_first_edition(digits, skew):
-    for key, sha256 in GOLDEN.items():
-        kind, seed, test = key.split()
-        if kind == skew:
-            assert partition(digits, skew, seed=int(seed), test=test).sha256[:16] == sha256
+@pytest.mark.parametrize("key", GOLDEN)
+def test_partitions_are_those_of_the_first_edition(digits, key):
+    skew, seed, test = key.split()
+    assert partition(digits, skew, seed=int(seed), test=test).sha256[:16] == GOLDEN[key]
 
 
 def test_committed_partitions_are_read_and_made_again_to_the_byte(digits, tmp_path):
@@ -177,13 +174,10 @@ def test_classes_that_no_client_trains_on_are_named():
 
 @pytest.mark.parametrize("skew", ["iid", "dirichlet~0.0001", "quantity~0.001"])
 def test_what_cannot_be_divided_is_refused(digits, skew):
-    with pytest.raises(ValueError, match="no draw of 201 gave 130 clients 12 of 1437 samples"):
-        partition(digits, skew, 130)
-
-
-def test_settings_leave_room_for_three_splits():
     with pytest.raises(ValueError, match="at least 5"):
         PartitionSettings(min_samples=4, min_test=3)
+    with pytest.raises(ValueError, match="no draw of 201 gave 130 clients 12 of 1437 samples"):
+        partition(digits, skew, 130)
 
 
 @pytest.fixture
@@ -204,7 +198,6 @@ def test_a_partition_is_read_as_it_was_written(stored, digits):
 CHANGES = {
     "client": lambda columns, facts: columns["client"].__setitem__(5, 3 - columns["client"][5] % 2),
     "split": lambda columns, facts: columns["split"].reverse(),
-    "null": lambda columns, facts: columns["client"].__setitem__(5, None),
     "seed": lambda columns, facts: facts.update(seed=99),
     "no hash": lambda columns, facts: facts.pop("sha256"),
     "no column": lambda columns, facts: columns.pop("split"),

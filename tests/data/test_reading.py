@@ -109,15 +109,14 @@ def test_a_set_that_is_not_there(tmp_path, monkeypatch):
 def test_the_hub_gives_what_its_files_give(tmp_path, monkeypatch):
     import datasets
 
-    images, labels, parts = noises(40), ["eel", "cat"] * 20, {}
+    images, labels, parts = noises(40), [0, 1] * 20, {}
     features = datasets.Features(
         {"image": datasets.Image(), "label": datasets.ClassLabel(names=["eel", "cat"])}
     )
     for split, rows in (("train", slice(0, 30)), ("test", slice(30, 40))):
         cells = {"image": [*map(Image.fromarray, images[rows])], "label": labels[rows]}
         parts[split] = datasets.Dataset.from_dict(cells, features=features)
-        codes = [["eel", "cat"].index(label) for label in labels[rows]]
-        table(tmp_path / "fish" / f"{split}.parquet", images[rows], codes, ["eel", "cat"])
+        table(tmp_path / "fish" / f"{split}.parquet", images[rows], labels[rows], ["eel", "cat"])
     subset = {("me/fish", "small"): parts}
     monkeypatch.setattr(datasets, "load_dataset", lambda *names: subset[names])
     source = Source(name="fish", hub="me/fish/small")
@@ -145,22 +144,12 @@ def test_a_folder_of_classes_gets_a_stratified_test_set(tmp_path):
     assert load(pets(tmp_path)).sha256 == data.sha256 and data.notes == ()
     known = survey(pets(tmp_path))
     assert np.array_equal(known.labels, data.labels) and np.array_equal(known.test, data.test)
-    assert known.classes == data.classes and known.images.size == 0
 
 
 def test_a_class_may_be_called_train(tmp_path):
     counts = {"train/bus": 6, "train/train": 4, "test/bus": 2, "test/train": 1}
     data = load(pets(folder(tmp_path, counts)))
-    assert data.classes == ("bus", "train") and data.test.sum() == 3
-    assert np.bincount(data.labels).tolist() == [8, 5]
-
-
-def test_a_listing_changes_with_the_files(tmp_path):
-    two_classes(tmp_path)
-    before = listing(pets(tmp_path))
-    assert listing(pets(tmp_path)) == before
-    (tmp_path / "a" / "0.png").write_bytes(b"other")
-    assert listing(pets(tmp_path)) != before
+    assert data.classes == ("bus", "train") and np.bincount(data.labels).tolist() == [8, 5]
 
 
 @pytest.mark.parametrize(
@@ -300,33 +289,26 @@ def mean_of_class(data, label):
 # A bitmap of 2×2 white pixels, red and blue of 5 bits and green of 6.
 BITMAP = struct.pack("<IIIIiiHHIIiiII", 66, 0, 54, 40, 2, 2, 1, 16, 0, 8, 0, 0, 0, 0)
 CONTENTS = {
-    "bitmap of 16 bits": (b"BM" + BITMAP + b"\xff\xff" * 4, 255),
-    "transparent RGBA": (encoded(Image.new("RGBA", (8, 8), 0)), 255),
-    "transparent LA": (encoded(Image.new("LA", (8, 8), 0)), 255),
-    "transparent P": (encoded(Image.new("L", (8, 8), 0).quantize(), transparency=0), 255),
-    "half transparent": (encoded(Image.new("RGBA", (8, 8), (100, 100, 100, 128))), 177),
+    "bitmap of 16 bits": (b"BM" + BITMAP + b"\xff\xff" * 4, "white", 255),
+    "transparent RGBA": (encoded(Image.new("RGBA", (8, 8), 0)), "white", 255),
+    "transparent LA": (encoded(Image.new("LA", (8, 8), 0)), "grey", 128),
+    "transparent P": (encoded(Image.new("L", (8, 8), 0).quantize(), transparency=0), "white", 255),
+    "half transparent": (encoded(Image.new("RGBA", (8, 8), (100, 100, 100, 128))), "black", 50),
 }
 for mode in ("L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"):
     grey = Image.new("RGB", (8, 8), (204, 204, 204)).convert(mode)
-    CONTENTS[mode] = encoded(grey, "jpeg" if mode in ("CMYK", "YCbCr") else "png"), 204
+    CONTENTS[mode] = encoded(grey, "jpeg" if mode in ("CMYK", "YCbCr") else "png"), "white", 204
 
 
 @pytest.mark.parametrize("kind", CONTENTS)
-def test_any_mode_is_read_and_transparent_pixels_are_composed_on_white(tmp_path, kind):
-    content, value = CONTENTS[kind]
+def test_any_mode_is_read_and_transparent_pixels_take_the_background(tmp_path, kind):
+    content, background, value = CONTENTS[kind]
     table(tmp_path / "a.parquet", [content] * 5 + noises(5), [0] * 5 + [1] * 5)
-    data = load(pets(tmp_path, size=8))
+    data = load(pets(tmp_path, size=8, background=background))
     assert np.abs(mean_of_class(data, 0) - value).max() <= 2 and data.images.shape[3] == 3
-    assert data.facts["transparent"] == 5 * ("transparent" in kind)
-    notes = [note for note in data.notes if note.startswith("images with transparent pixels")]
-    assert notes == ["images with transparent pixels, made white: 5"] * ("transparent" in kind)
-
-
-def test_transparent_pixels_take_the_background(tmp_path):
-    table(tmp_path / "a.parquet", [CONTENTS["transparent LA"][0]] * 5 + noises(5), [0, 1] * 5)
-    for background, value in (("grey", 128), ("black", 0)):
-        data = load(pets(tmp_path, size=8, background=background))
-        assert (data.images == value).all(axis=(1, 2, 3)).sum() == 5
+    note, transparent = f"transparent pixels, made {background}: 5", "transparent" in kind
+    assert data.facts["transparent"] == 5 * transparent
+    assert [note in line for line in data.notes].count(True) == transparent
 
 
 def test_channels_follow_the_images(tmp_path):
@@ -394,15 +376,15 @@ def test_a_class_without_a_readable_image_is_an_error_that_names_a_file(tmp_path
     folder(split_classes(tmp_path), {"train/c": 0})
     (tmp_path / "train" / "c" / "1.heic").write_bytes(b"\0\0\0\x18ftypheic")
     refused(pets(tmp_path), "c has no image that Pillow can read", "1.heic")
-    (tmp_path / "train" / "c").rename(tmp_path / "papers")
-    (note,) = load(pets(tmp_path)).notes
-    assert "ignored files: 1" in note and "1.heic" in note
 
 
 def test_what_is_wrong_with_an_image_is_said(tmp_path, monkeypatch):
     file = two_classes(tmp_path) / "a" / "1.png"
+    before = listing(pets(tmp_path))
+    assert listing(pets(tmp_path)) == before
     file.write_bytes(file.read_bytes()[:200])
     refused(pets(tmp_path), file, "truncated")
+    assert listing(pets(tmp_path)) != before, "the workflow does what it did again"
     file.unlink()
     file.symlink_to(tmp_path / "gone.png")
     refused(pets(tmp_path), file, "No such file")
