@@ -37,7 +37,8 @@ class PartitionSettings:
     "draws before the partition is given up with an error"
     test: Annotated[Literal["fixed", "by-seed"], Absent("by-seed")] = "fixed"
     """the global test set of data without a test split: `fixed`, a stratified fifth that depends on
-    the data alone, or `by-seed`, one for each seed"""
+    the data alone, or `by-seed`, one for each seed; `federation.global_images` and
+    `conditions.benchmark_images` follow it"""
 
     def __post_init__(self) -> None:
         """Check that a client can have training, validation and test samples.

@@ -112,7 +112,7 @@ def _write_run(
 def _model_facts(run: RunConfig, material: Material) -> dict[str, Any]:
     """What the models of a run take: images, how many classes, which backbone."""
     pictures, backbone = material.pictures, material.backbone
-    brought = ("size", "channels", "fit")
+    brought = ("size", "channels", "fit") if "classes" in material.data_facts else ()
     return {
         "save": run.training.save,
         "precision": run.training.precision,
