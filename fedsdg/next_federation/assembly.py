@@ -19,6 +19,7 @@ from fedsdg.data.benchmark_set import take_benchmark
 from fedsdg.data.images import Pictures
 from fedsdg.data.partition_record import TEST, VAL, Partition
 from fedsdg.next_federation.client_groups import clients_in
+from fedsdg.next_federation.clients import require_time
 from fedsdg.next_federation.conditions.attackers import Attackers
 from fedsdg.next_federation.conditions.compute import Compute
 from fedsdg.next_federation.conditions.condition import ClientData, Condition
@@ -34,7 +35,6 @@ from fedsdg.next_federation.model_names import (
     prefixes,
 )
 from fedsdg.next_federation.observers.observer import Observer
-from fedsdg.next_federation.participation import require_time
 from fedsdg.next_federation.personalisation import Personalisation, Shared
 from fedsdg.next_federation.preparation import (
     LABEL_SKEWS,

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from fedsdg.files.columns import Column
-from fedsdg.next_federation.batches import Epochs
+from fedsdg.next_federation.batches import Epochs, split_batches
 from fedsdg.parts import Range, part
 from fedsdg.rng import stream
 
@@ -48,17 +48,15 @@ class SharedSamples(DataSharing):
     def train(self, shards: list[np.ndarray], seed: int) -> list[np.ndarray]:
         """Return the samples of each client and those that all give."""
         generator = stream("partition", seed, 1)
-        given = []
-        for shard in shards:
-            count = int(np.ceil(self.share * len(shard)))
-            given.append(generator.choice(shard, count, replace=False))
+        counts = [int(np.ceil(self.share * len(shard))) for shard in shards]
+        pairs = zip(shards, counts, strict=True)
+        given = [generator.choice(shard, count, replace=False) for shard, count in pairs]
         pool = np.concatenate(given)
         return [np.union1d(shard, pool) for shard in shards]
 
     def disclosed(self, sizes: np.ndarray) -> np.ndarray:
         """Return ceil(share * n_k) / n_k."""
-        shares: np.ndarray = np.ceil(self.share * sizes) / sizes
-        return shares
+        return np.asarray(np.ceil(self.share * sizes) / sizes)
 
 
 @part
@@ -90,6 +88,4 @@ def pooled_batches(pool: np.ndarray, counts: list[int], size: int | None, seed: 
     last = -(-end // len(pool))
     orders = [stream("batches", seed, 0, visit).permutation(pool) for visit in range(first, last)]
     skipped = begin - first * len(pool)
-    samples = np.concatenate(orders)[skipped:][: counts[-1]]
-    step = size or len(samples)
-    return [[samples[k : k + step] for k in range(0, len(samples), step)]]
+    return [split_batches(np.concatenate(orders)[skipped:][: counts[-1]], size)]

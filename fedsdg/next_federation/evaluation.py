@@ -15,11 +15,12 @@ from torch.nn.functional import cross_entropy
 from fedsdg.next_federation.accuracy import accuracy_of_client
 from fedsdg.next_federation.branches import branch_columns
 from fedsdg.next_federation.clients import download
+from fedsdg.next_federation.model_names import Layout
 from fedsdg.next_federation.records import add_gates, facts_of_client
 from fedsdg.next_federation.scoring import CLIENTS_PER_PASS, evaluate_logits, merged_weights
 from fedsdg.next_federation.setup import Server, Setup
 from fedsdg.next_federation.store import ClientRows, PendingRows
-from fedsdg.next_federation.tasks import Phase
+from fedsdg.next_federation.tasks import Phase, Results
 
 EPOCHS_OF_NEW_CLIENTS = 2
 """Epochs of private training for a client that never takes part, before it is evaluated."""
@@ -49,19 +50,9 @@ class Evaluation:
     "of the round's record"
     models: EvaluationModels
     clients: np.ndarray
-    "int64 [n], clients that were evaluated and have taken part or could have"
+    "int64 [n], evaluated clients that may take part"
     right: np.ndarray
     "int64 [n], validation samples that each client's model gets right"
-
-
-@dataclass(frozen=True)
-class _Accuracies:
-    """Accuracies of K clients; NaN of those that are not evaluated."""
-
-    val: np.ndarray
-    test: np.ndarray
-    expected: np.ndarray
-    val_right: np.ndarray
 
 
 def evaluate(
@@ -84,13 +75,11 @@ def evaluate(
     never = np.zeros(setup.num_clients, dtype=bool) if setup.held_out is None else setup.held_out
     regular = setup.honest & ~never
     new = setup.honest & never & setup.schedule.in_last_quarter(t)
-    trained = kept.counts.trained > 0
-    if setup.sharing.central:
-        trained = np.ones_like(trained)
+    trained = (kept.counts.trained > 0) | setup.sharing.central
     models = evaluation_models(setup, server, kept, t, regular, new)
     clients = np.flatnonzero(regular | new)
-    accuracies = _accuracies(setup, models, clients)
-    columns: dict[str, Any] = summary(setup, accuracies, regular, new, trained)
+    val, test, expected, val_right = _accuracies(setup, models, clients)
+    columns: dict[str, Any] = means_over_clients(setup, val, test, expected, regular, new, trained)
     columns |= global_metrics(setup, server, np.flatnonzero(regular))
     for name, value in columns.items():
         if not math.isfinite(value):
@@ -98,47 +87,53 @@ def evaluate(
     branches = branch_columns(setup, server, kept, np.flatnonzero(setup.honest & trained))
     for client in clients.tolist():
         row = rows.setdefault(client, facts_of_client(setup, t, client))
-        row["val_accuracy"] = float(accuracies.val[client])
-        row["test_accuracy"] = float(accuracies.test[client])
+        row["val_accuracy"] = float(val[client])
+        row["test_accuracy"] = float(test[client])
         if setup.test_views is not None:
-            row["expected_accuracy"] = float(accuracies.expected[client])
+            row["expected_accuracy"] = float(expected[client])
         row["drawn"] = bool(trained[client])
         row["steps"] = int(kept.counts.steps[client])
         row |= branches.get(client, {})
     add_gates(setup, kept, np.array(sorted(rows)), rows)
     columns["evaluation_steps"] = models.steps
-    counted = np.flatnonzero(regular)
-    return Evaluation(columns, models, counted, accuracies.val_right[counted])
+    return Evaluation(columns, models, np.flatnonzero(regular), val_right[regular])
 
 
-def _accuracies(setup: Setup, models: EvaluationModels, clients: np.ndarray) -> _Accuracies:
-    """Ask each client's model once about its validation, its test and the global test samples."""
-    views = setup.test_views
-    lists = []
-    for client in clients.tolist():
-        parts = [setup.shards.val[client], setup.shards.test[client]]
-        if views is not None:
-            parts.append(views.index[client][views.weights[client] > 0])
-        lists.append(np.concatenate(parts))
-    labels = setup.samples.labels.cpu().numpy()
-    val = np.full(setup.num_clients, np.nan)
-    test = val.copy()
-    expected = val.copy()
+def _accuracies(
+    setup: Setup, models: EvaluationModels, clients: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return accuracies on validation, test and global test samples, and right answers, [K] each.
+
+    Each client's model is asked once about all of its samples.
+    """
+    val, test, expected = np.full((3, setup.num_clients), np.nan)
     val_right = np.zeros(setup.num_clients, dtype=np.int64)
-    classes = predictions(setup, models, clients, lists)
-    for client, numbers, predicted in zip(clients.tolist(), lists, classes, strict=True):
-        right = predicted == labels[numbers]
-        end_val = len(setup.shards.val[client])
-        end_test = end_val + len(setup.shards.test[client])
-        val_right[client] = right[:end_val].sum()
-        val[client] = _mean(right[:end_val])
-        test[client] = _mean(right[end_val:end_test])
-        if views is not None:
-            weights = views.weights[client]
-            counted = weights > 0
-            right_there = predicted[end_test:] == views.labels[client][counted]
-            expected[client] = accuracy_of_client(right_there, weights[counted])
-    return _Accuracies(val, test, expected, val_right)
+    shards = setup.shards
+    lists = [
+        np.concatenate([shards.val[client], shards.test[client], _test_images(setup, client)])
+        for client in clients
+    ]
+    labels = setup.samples.labels.cpu().numpy()
+    predicted = predictions(setup, models, clients, lists)
+    for client, numbers, classes in zip(clients, lists, predicted, strict=True):
+        right = classes == labels[numbers]
+        ends = np.cumsum([len(shards.val[client]), len(shards.test[client])])
+        val_right[client] = right[: ends[0]].sum()
+        val[client] = right[: ends[0]].mean()
+        test[client] = right[ends[0] : ends[1]].mean()
+        if setup.test_views is not None:
+            weights = setup.test_views.weights[client]
+            names = setup.test_views.labels[client][weights > 0]
+            right = classes[ends[1] :] == names
+            expected[client] = accuracy_of_client(right, weights[weights > 0])
+    return val, test, expected, val_right
+
+
+def _test_images(setup: Setup, client: int) -> np.ndarray:
+    """Return the images of the global test set that count for a client."""
+    if setup.test_views is None:
+        return np.empty(0, dtype=np.int64)
+    return setup.test_views.index[client][setup.test_views.weights[client] > 0]
 
 
 def evaluation_models(
@@ -159,72 +154,65 @@ def evaluation_models(
         new: bool [K], evaluated clients that never do.
     """
     everyone = np.arange(setup.num_clients)
-    models = server.models
-    which = np.zeros(len(everyone), dtype=np.int64)
-    if len(models) > 1:
-        mixing = setup.rule.mixing(server.state, everyone)
-        mixtures, which = np.unique(mixing, axis=0, return_inverse=True)
-        models = torch.from_numpy(mixtures).to(models) @ models
+    models, which = distinct_downloads(setup, server, everyone)
     trained = kept.counts.trained > 0
-    usual = EvaluationModels(models, which.ravel(), kept, trained)
-    if setup.personalisation.tuning_epochs:
-        return _tuned(setup, server, usual, t, new)
+    found = EvaluationModels(models, which, kept, trained)
+    method = setup.personalisation
+    if method.tuning_epochs:
+        tuned = everyone if setup.held_out is None else np.flatnonzero(~setup.held_out | new)
+        phase = Phase(method.tuning_epochs)
+        layout = setup.layout.of_copy(method.head_alone)
+        results = _train(setup, server, kept, t, "evaluation", tuned, phase, layout)
+        copies = models[torch.from_numpy(which)].clone()
+        copies[torch.from_numpy(tuned).to(copies.device)] = results.theta
+        rows = PendingRows(kept, tuned, {"private": results.private}, kept.counts)
+        steps = int(results.steps.sum())
+        return replace(found, models=copies, which=everyone, kept=rows, steps=steps)
     if not setup.layout.trains_private:
-        return usual
-    refreshed = usual
-    for purpose, clients, epochs in (
+        return found
+    for purpose, chosen, epochs in (
         ("refresh", regular & trained, setup.schedule.refresh),
         ("new-clients", new, EPOCHS_OF_NEW_CLIENTS),
     ):
-        if epochs and clients.any():
-            numbers = np.flatnonzero(clients)
-            refreshed = _refreshed(setup, server, refreshed, t, purpose, numbers, epochs)
-    return refreshed
+        if epochs and chosen.any():
+            clients = np.flatnonzero(chosen)
+            phase = setup.own_phase(epochs)
+            results = _train(setup, server, found.kept, t, purpose, clients, phase, setup.layout)
+            own = {"private": setup.own_rows(results)}
+            found = replace(
+                found,
+                kept=PendingRows(found.kept, clients, own, kept.counts),
+                uses_private=found.uses_private | chosen,
+                steps=found.steps + int(results.steps.sum()),
+            )
+    return found
 
 
-def _tuned(
-    setup: Setup, server: Server, usual: EvaluationModels, t: int, new: np.ndarray
-) -> EvaluationModels:
-    """Let every client tune a copy of the model."""
-    everyone = np.arange(setup.num_clients)
-    clients = everyone
-    if setup.held_out is not None:
-        clients = np.flatnonzero(~setup.held_out | new)
-    personalisation = setup.personalisation
-    phases = (Phase(personalisation.tuning_epochs),)
-    layout = setup.layout.of_copy(personalisation.head_alone)
-    tasks = download(setup, server, usual.kept, clients, "evaluation", t, phases)
-    results = setup.batcher.train(setup, layout, tasks, phases, f"round {t}, evaluation")
-    models = usual.models[torch.from_numpy(usual.which)].clone()
-    models[torch.from_numpy(clients).to(models.device)] = results.theta
-    rows = {"private": results.private}
-    kept = PendingRows(usual.kept, clients, rows, usual.kept.counts)
-    steps = int(results.steps.sum())
-    return replace(usual, models=models, which=everyone, kept=kept, steps=steps)
-
-
-def _refreshed(
+def _train(
     setup: Setup,
     server: Server,
-    before: EvaluationModels,
+    kept: ClientRows,
     t: int,
     purpose: str,
     clients: np.ndarray,
-    epochs: int,
-) -> EvaluationModels:
-    """Let clients train what is private alone on the model that they would download."""
-    phases = (setup.own_phase(epochs),)
-    tasks = download(setup, server, before.kept, clients, purpose, t, phases)
-    results = setup.batcher.train(setup, setup.layout, tasks, phases, f"round {t}, {purpose}")
-    uses_private = before.uses_private.copy()
-    uses_private[clients] = True
-    rows = {"private": setup.own_rows(results)}
-    return replace(
-        before,
-        kept=PendingRows(before.kept, clients, rows, before.kept.counts),
-        uses_private=uses_private,
-        steps=before.steps + int(results.steps.sum()),
-    )
+    phase: Phase,
+    layout: Layout,
+) -> Results:
+    """Train clients for an evaluation."""
+    tasks = download(setup, server, kept, clients, purpose, t, (phase,))
+    return setup.batcher.train(setup, layout, tasks, (phase,), f"round {t}, {purpose}")
+
+
+def distinct_downloads(
+    setup: Setup, server: Server, clients: np.ndarray
+) -> tuple[Tensor, np.ndarray]:
+    """Return the distinct models [U, d] that n clients would download, and which [n] each would."""
+    mixing = setup.rule.mixing(server.state, clients)
+    mixtures, which = np.unique(mixing, axis=0, return_inverse=True)
+    models = server.models
+    if len(models) > 1:
+        models = torch.from_numpy(mixtures).to(models) @ models
+    return models, which.ravel()
 
 
 def predictions(
@@ -241,40 +229,32 @@ def predictions(
         lists: Sample numbers for each of the n clients.
     """
     predicted = [np.empty(0, dtype=np.int64)] * len(clients)
+
+    def ask(users: np.ndarray, lists: list[np.ndarray], *, private: bool) -> np.ndarray:
+        theta = models.models[torch.from_numpy(models.which[clients[users]])]
+        rows = models.kept.read("private", clients[users])
+        weights = merged_weights(setup, theta, rows, private=private)
+        parts = evaluate_logits(setup, weights, lists, lambda logits, _: logits.argmax(1))
+        return torch.cat(parts).cpu().numpy()
+
+    def note(users: np.ndarray, classes: np.ndarray) -> None:
+        ends = np.cumsum([len(lists[k]) for k in users])
+        for k, own in zip(users, np.split(classes, ends[:-1]), strict=True):
+            predicted[k] = own
+
     if not setup.layout.own_parameters:
         for model in np.unique(models.which[clients]):
             users = np.flatnonzero(models.which[clients] == model)
-            asked = [lists[k] for k in users]
-            numbers, position = np.unique(np.concatenate(asked), return_inverse=True)
-            classes = _classes(setup, models, clients[users[:1]], [numbers], private=True)
-            for k, own in zip(users, _split(classes[position.ravel()], asked), strict=True):
-                predicted[k] = own
+            numbers = np.concatenate([lists[k] for k in users])
+            distinct, position = np.unique(numbers, return_inverse=True)
+            note(users, ask(users[:1], [distinct], private=True)[position.ravel()])
         return predicted
     for private in (True, False):
-        users = np.flatnonzero(models.uses_private[clients] == private).tolist()
-        for begin in range(0, len(users), CLIENTS_PER_PASS):
-            some = users[begin : begin + CLIENTS_PER_PASS]
-            asked = [lists[k] for k in some]
-            classes = _classes(setup, models, clients[some], asked, private=private)
-            for k, own in zip(some, _split(classes, asked), strict=True):
-                predicted[k] = own
+        users = np.flatnonzero(models.uses_private[clients] == private)
+        for some in np.split(users, range(CLIENTS_PER_PASS, len(users), CLIENTS_PER_PASS)):
+            if len(some):
+                note(some, ask(some, [lists[k] for k in some], private=private))
     return predicted
-
-
-def _classes(
-    setup: Setup,
-    models: EvaluationModels,
-    clients: np.ndarray,
-    lists: Sequence[np.ndarray],
-    *,
-    private: bool,
-) -> np.ndarray:
-    """Return the classes that the models of clients give to the samples of all lists."""
-    theta = models.models[torch.from_numpy(models.which[clients])]
-    rows = models.kept.read("private", clients)
-    weights = merged_weights(setup, theta, rows, private=private)
-    parts = evaluate_logits(setup, weights, lists, lambda logits, _: logits.argmax(1))
-    return torch.cat(parts).cpu().numpy()
 
 
 def global_metrics(setup: Setup, server: Server, clients: np.ndarray) -> dict[str, float]:
@@ -289,25 +269,20 @@ def global_metrics(setup: Setup, server: Server, clients: np.ndarray) -> dict[st
     """
     if not setup.layout.global_model:
         return {}
-    mixing = setup.rule.mixing(server.state, clients)
-    mixtures, which = np.unique(mixing, axis=0, return_inverse=True)
-    which = which.ravel()
-    models = server.models
-    if len(models) > 1:
-        models = torch.from_numpy(mixtures).to(models) @ models
+    models, which = distinct_downloads(setup, server, clients)
     test = setup.shards.global_test
     found = []
-    for model, theta in enumerate(models):
-        val = np.concatenate([setup.shards.val[k] for k in clients[which == model]])
+    for number, theta in enumerate(models):
+        val = np.concatenate([setup.shards.val[k] for k in clients[which == number]])
         weights = merged_weights(setup, theta[None], setup.private[None], private=False)
         right, loss = _right_and_loss(setup, weights, test)
         right_val, _ = _right_and_loss(setup, weights, val)
         found.append((right / len(test), loss / len(test), right_val / len(val), len(val)))
-    accuracy, loss, val_accuracy, val_sizes = np.array(found).T
+    accuracy, loss_of, val_accuracy, val_sizes = np.array(found).T
     users = np.bincount(which) if len(models) > 1 else None
     return {
         "global_accuracy": float(np.average(accuracy, weights=users)),
-        "global_loss": float(np.average(loss, weights=users)),
+        "global_loss": float(np.average(loss_of, weights=users)),
         "global_val_accuracy": float(np.average(val_accuracy, weights=val_sizes)),
     }
 
@@ -324,54 +299,51 @@ def _right_and_loss(setup: Setup, weights: Any, index: np.ndarray) -> tuple[floa
     return right, loss
 
 
-def summary(
-    setup: Setup, of: _Accuracies, regular: np.ndarray, new: np.ndarray, trained: np.ndarray
+def means_over_clients(
+    setup: Setup,
+    val: np.ndarray,
+    test: np.ndarray,
+    expected: np.ndarray,
+    regular: np.ndarray,
+    new: np.ndarray,
+    trained: np.ndarray,
 ) -> dict[str, float]:
     """Return means over the evaluated clients, and over groups of them.
 
     Args:
         setup: The federation.
-        of: The accuracies of clients.
+        val: [K] accuracies on validation samples.
+        test: [K] accuracies on test samples.
+        expected: [K] accuracies on the global test set as each client sees it.
         regular: bool [K], evaluated clients that may take part.
         new: bool [K], evaluated clients that never do.
         trained: bool [K], clients that have taken part.
     """
     sizes = setup.shards.test_sizes[regular]
     found = {
-        "personal_accuracy": float(of.test[regular].mean()),
-        "personal_std": float(of.test[regular].std()),
-        "personal_accuracy_weighted": float(np.average(of.test[regular], weights=sizes)),
-        "val_accuracy": float(of.val[regular].mean()),
+        "personal_accuracy": test[regular].mean(),
+        "personal_std": test[regular].std(),
+        "personal_accuracy_weighted": np.average(test[regular], weights=sizes),
+        "val_accuracy": val[regular].mean(),
     }
     counted = regular & trained
     if counted.any():
-        found["personal_worst_decile"] = worst_decile(of.test[counted])
-    if setup.test_views is None:
-        return found
-    found["expected_accuracy"] = float(of.expected[regular].mean())
-    found["expected_std"] = float(of.expected[regular].std())
-    if counted.any():
-        found["expected_worst_decile"] = worst_decile(of.expected[counted])
-    groups = {"new": new}
-    if "conflicts" in setup.facts:
-        differs = setup.facts["conflicts"]
-        groups |= {"a": regular & ~differs, "b": regular & differs}
-    for name, members in groups.items():
-        if members.any():
-            found[f"expected_accuracy_{name}"] = float(of.expected[members].mean())
-    return found
+        found["personal_worst_decile"] = worst_decile(test[counted])
+    if setup.test_views is not None:
+        found["expected_accuracy"] = expected[regular].mean()
+        found["expected_std"] = expected[regular].std()
+        if counted.any():
+            found["expected_worst_decile"] = worst_decile(expected[counted])
+        differs = setup.facts.get("conflicts", np.zeros(0, dtype=bool))
+        groups = {"new": new}
+        if len(differs):
+            groups |= {"a": regular & ~differs, "b": regular & differs}
+        for name, members in groups.items():
+            if members.any():
+                found[f"expected_accuracy_{name}"] = expected[members].mean()
+    return {name: float(value) for name, value in found.items()}
 
 
 def worst_decile(values: np.ndarray) -> float:
     """Return the mean of the lowest tenth of values [n], at least of one."""
-    count = math.ceil(len(values) / 10)
-    return float(np.sort(values)[:count].mean())
-
-
-def _split(values: np.ndarray, lists: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Split values of all lists, one after the other, into those of each."""
-    return np.split(values, np.cumsum([len(numbers) for numbers in lists])[:-1])
-
-
-def _mean(right: np.ndarray) -> float:
-    return float(right.mean()) if len(right) else math.nan
+    return float(np.sort(values)[: math.ceil(len(values) / 10)].mean())

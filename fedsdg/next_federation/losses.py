@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, ClassVar
 
 import torch
@@ -90,3 +91,13 @@ class Focal(Loss):
         if reduction == "none":
             return losses
         return losses.mean() if reduction == "mean" else losses.sum()
+
+
+def weights_of_samples(loss: Callable[..., Tensor], labels: Tensor) -> Tensor | None:
+    """Return the weights [n] of samples in the mean of their losses; None: all are equal.
+
+    Args:
+        loss: A `Loss`, or a function such as `torch.nn.functional.cross_entropy`.
+        labels: [n].
+    """
+    return loss.weigh(labels) if isinstance(loss, Loss) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,30 +20,27 @@ from fedsdg.next_federation.setup import Server, Setup, Updates
 from fedsdg.next_federation.store import ClientRows
 from fedsdg.next_federation.tasks import Results
 
-
-class Records:
-    """What every run adds to the schemas."""
-
-    columns: ClassVar[tuple[Column, ...]] = (
-        Column(
-            "rounds",
-            "personal_steps",
-            "int64",
-            "steps beyond those on what all methods train: of a second model and of private "
-            "parameters alone, which local_steps counts as well, and those of evaluation_steps",
-        ),
-        Column(
-            "rounds",
-            "evaluation_steps",
-            "int64",
-            "steps before this evaluation, whose result is discarded; local_steps leaves them out",
-        ),
-        Column("clients", "held_out", "bool", "whether it never trains"),
-        Column("clients", "gate_penalty", "float64", "Σ_l m_l over the gates of its branch"),
-        Column("clients", "private_penalty", "float64", "Σ θ_p² over its private entries"),
-        Column("clients", "private_shares", "list of float64", "the private share of each block"),
-        Column("clients", "private_ratio", "float64", "‖θ_p‖ / ‖θ_g‖ over adapters alone"),
-    )
+COLUMNS = (
+    Column(
+        "rounds",
+        "personal_steps",
+        "int64",
+        "steps beyond those on what all methods train: of a second model and of private "
+        "parameters alone, which local_steps counts as well, and those of evaluation_steps",
+    ),
+    Column(
+        "rounds",
+        "evaluation_steps",
+        "int64",
+        "steps before this evaluation, whose result is discarded; local_steps leaves them out",
+    ),
+    Column("clients", "held_out", "bool", "whether it never trains"),
+    Column("clients", "gate_penalty", "float64", "Σ_l m_l over the gates of its branch"),
+    Column("clients", "private_penalty", "float64", "Σ θ_p² over its private entries"),
+    Column("clients", "private_shares", "list of float64", "the private share of each block"),
+    Column("clients", "private_ratio", "float64", "‖θ_p‖ / ‖θ_g‖ over adapters alone"),
+)
+"""What every run adds to the schemas of the records."""
 
 
 def round_row(
@@ -74,10 +71,15 @@ def round_row(
         "degenerate": float(outcome.diagnostics.get("degenerate", 0.0)),
         "evaluated": setup.schedule.evaluates(t),
     }
-    trained = results.loss[~np.isnan(results.loss)]
-    if len(trained):
-        row["train_loss"] = float(trained.mean())
-    row |= _penalties(setup, results)
+    if not np.isnan(results.loss).all():
+        row["train_loss"] = float(np.nanmean(results.loss))
+    columns = setup.columns
+    if len(results) and len(columns.gates):  # both penalties of Eq. 5, without their weights
+        gates = sigmoid(results.private[:, columns.gates])
+        row["gate_penalty"] = float(gates.sum(1).double().mean())
+    if len(results) and bool(columns.factors.any()):
+        squares = (results.private.square() * columns.factors).sum(1)
+        row["private_penalty"] = float(squares.double().mean())
     if setup.layout.d and len(arrived):
         statistics = MemoryRows.of_matrix(arrived.update).measure()
         spread = (statistics.norms**2).mean() - statistics.reference_norm**2
@@ -90,37 +92,15 @@ def round_row(
     alignment = np.asarray(outcome.diagnostics.get("alignment", ()), dtype=np.float64)
     alignment = alignment[~np.isnan(alignment)]  # of clients that the rule did not look at
     if len(alignment):
-        row["alignment_mean"] = float(alignment.mean())
-        row["alignment_min"] = float(alignment.min())
-        row["alignment_max"] = float(alignment.max())
+        functions = {"mean": np.mean, "min": np.min, "max": np.max}
+        row |= {f"alignment_{name}": float(of(alignment)) for name, of in functions.items()}
     if "attacker" in setup.facts:
-        row |= _attack_columns(setup, arrived, before, after)
-    return row
-
-
-def _penalties(setup: Setup, results: Results) -> dict[str, float]:
-    """Return the means over the cohort of both penalties of Eq. 5, without their weights."""
-    columns = setup.columns
-    row = {}
-    if len(results) and len(columns.gates):
-        gates = sigmoid(results.private[:, columns.gates])
-        row["gate_penalty"] = float(gates.sum(1).double().mean())
-    if len(results) and bool(columns.factors.any()):
-        squares = (results.private.square() * columns.factors).sum(1)
-        row["private_penalty"] = float(squares.double().mean())
-    return row
-
-
-def _attack_columns(
-    setup: Setup, arrived: Updates, before: Server, after: Server
-) -> dict[str, float]:
-    """Return the number of attackers, and the distance of the step from the honest mean."""
-    honest = setup.honest[arrived.clients]
-    row: dict[str, float] = {"attackers": int((~honest).sum())}
-    if len(after.models) == 1 and honest.any():
-        mean = arrived.take(honest).update.double().mean(0)
-        step = (after.models - before.models)[0].double()
-        row["honest_distance"] = float((step - mean).norm())
+        honest = setup.honest[arrived.clients]
+        row["attackers"] = int((~honest).sum())
+        if len(after.models) == 1 and honest.any():
+            mean = arrived.take(honest).update.double().mean(0)
+            step = (after.models - before.models)[0].double()
+            row["honest_distance"] = float((step - mean).norm())
     return row
 
 
@@ -143,9 +123,8 @@ def client_rows(
         outcome: Of the rule.
     """
     present = participation.present
-    rows = {}
-    for client in np.union1d(present, arrived.clients).tolist():
-        rows[client] = facts_of_client(setup, t, client)
+    both = np.union1d(present, arrived.clients).tolist()
+    rows = {client: facts_of_client(setup, t, client) for client in both}
     for k, client in enumerate(present.tolist()):
         row = rows[client]
         row["participated"] = True
@@ -155,44 +134,36 @@ def client_rows(
             row["train_loss"] = float(results.loss[k])
         if not participation.sends[k]:
             row["out_of_time"] = True
-    norms = torch.linalg.vector_norm(arrived.update, dim=1, dtype=torch.float64).cpu().numpy()
-    diagnostics = _diagnostics_of_clients(setup, outcome)
-    for k, client in enumerate(arrived.clients.tolist()):
-        row = rows[client]
-        if outcome.weights is not None:
-            row["weight"] = float(outcome.weights[k])
-        for name, values in diagnostics.items():
-            row[name] = values[k]
-        if setup.layout.d:
-            row["update_norm"] = float(norms[k])
-        if arrived.born[k] < t:
-            row["age"] = t - int(arrived.born[k])
-    return rows
-
-
-def _diagnostics_of_clients(setup: Setup, outcome: Aggregate) -> dict[str, list[Any]]:
-    """Return what the rule says of each client, under the names that it declares."""
     declared = {column.name for column in setup.declared_columns if column.table == "diagnostics"}
-    diagnostics = {}
-    for name, values in outcome.diagnostics.items():
-        if name in declared | {"alignment"}:
-            diagnostics[name] = np.asarray(values).tolist()
-    return diagnostics
+    values: dict[str, Any] = {
+        name: np.asarray(value).tolist()
+        for name, value in outcome.diagnostics.items()
+        if name in declared | {"alignment"}
+    }
+    if outcome.weights is not None:
+        values["weight"] = outcome.weights.tolist()
+    if setup.layout.d:
+        norms = torch.linalg.vector_norm(arrived.update, dim=1, dtype=torch.float64)
+        values["update_norm"] = norms.tolist()
+    for k, client in enumerate(arrived.clients.tolist()):
+        rows[client] |= {name: given[k] for name, given in values.items()}
+        if arrived.born[k] < t:
+            rows[client]["age"] = t - int(arrived.born[k])
+    return rows
 
 
 def facts_of_client(setup: Setup, t: int, client: int) -> dict[str, Any]:
     """Return the columns of a client that its training does not change."""
-    row: dict[str, Any] = {
+    facts = {name: values[client].item() for name, values in setup.facts.items()}
+    return {
         "round": t,
         "client": client,
         "participated": False,
         "n_train": len(setup.shards.train[client]),
         "n_val": len(setup.shards.val[client]),
         "n_test": len(setup.shards.test[client]),
+        **facts,
     }
-    for name, values in setup.facts.items():
-        row[name] = values[client].item()
-    return row
 
 
 def add_gates(
@@ -220,17 +191,15 @@ def require_declared(
     Raises:
         ValueError: A column is not declared.
     """
-    columns = (*Records.columns, *setup.declared_columns)
-    of_rounds = {column.name for column in columns if column.table == "rounds"}
-    of_clients = {column.name for column in columns if column.table != "rounds"}
-    known = {
-        "rounds": {*ROUNDS_SCHEMA.names, *METRICS_OF_GROUPS, *of_rounds},
-        "clients": {*CLIENTS_SCHEMA.names, *of_clients},
-    }
-    found = {"rounds": set(round_), "clients": {name for row in clients for name in row}}
-    for table, names in found.items():
-        for name in sorted(names - known[table]):
+    declared = (*COLUMNS, *setup.declared_columns)
+    of_rounds = {column.name for column in declared if column.table == "rounds"}
+    of_clients = {column.name for column in declared if column.table != "rounds"}
+    for table, rows, known in (
+        ("rounds", [round_], {*ROUNDS_SCHEMA.names, *METRICS_OF_GROUPS, *of_rounds}),
+        ("clients", clients, {*CLIENTS_SCHEMA.names, *of_clients}),
+    ):
+        for name in sorted(set().union(*rows) - known):
             raise ValueError(
-                f"the column {name!r} of {table} is not declared{hint(name, known[table])}; add "
-                "it to the `columns` of the condition, observer or rule that fills it"
+                f"the column {name!r} of {table} is not declared{hint(name, known)}; add it to the "
+                "`columns` of the condition, observer or rule that fills it"
             )

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedsdg.next_federation.clients import download, updated_rows
+from fedsdg.next_federation.clients import download, select_participants, updated_rows
 from fedsdg.next_federation.conditions.condition import Participation
 from fedsdg.next_federation.evaluation import evaluate
 from fedsdg.next_federation.observers.observer import RoundView
-from fedsdg.next_federation.participation import select_participants
 from fedsdg.next_federation.records import client_rows, require_declared, round_row
 from fedsdg.next_federation.server import aggregate, deliver, upload
 from fedsdg.next_federation.setup import Server, Setup

@@ -9,53 +9,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
 from fedsdg.files import atomic_path, canonical_json
-from fedsdg.next_federation.accuracy import mean_accuracy
 from fedsdg.next_federation.model_names import Portable, views
-from fedsdg.next_federation.observers.observer import Observer, RoundView
 from fedsdg.next_federation.setup import Setup
 
 _FACTS = "fedsdg"
-
-
-class ModelSaver(Observer):
-    """Remembers all models, as they are in the round that validation selects or in the last."""
-
-    def __init__(self, choice: Literal["selected", "last"]) -> None:
-        """Create one for the `selected` round or for the `last`."""
-        super().__init__()
-        self.choice = choice
-
-    def observe(self, view: RoundView) -> None:
-        """Take the models of a round, if they are to be kept so far."""
-        evaluation = view.evaluation
-        if evaluation is None or not (view.last or self.choice == "selected"):
-            return
-        setup = view.setup
-        sizes = np.array([len(setup.shards.val[k]) for k in evaluation.clients])
-        if self.choice == "selected" and self.state:
-            best = mean_accuracy(self.state["right"].numpy(), self.state["sizes"].numpy())
-            if mean_accuracy(evaluation.right, sizes) <= best:
-                return
-        models = evaluation.models
-        self.state = {
-            "round": torch.tensor(view.t),
-            "right": torch.from_numpy(evaluation.right),
-            "sizes": torch.from_numpy(sizes),
-            "server": view.after.models.cpu(),
-            "models": models.models.cpu(),
-            "which": torch.from_numpy(models.which),
-            "uses_private": torch.from_numpy(models.uses_private),
-            "private": models.kept.read("private", np.arange(setup.num_clients)).cpu(),
-        }
 
 
 @dataclass(frozen=True)
