@@ -15,6 +15,7 @@ from fedsdg.next_models.fast.vectors import (
     STEP,
     absolute,
     add,
+    address,
     divide,
     exact,
     fused,
@@ -22,7 +23,6 @@ from fedsdg.next_models.fast.vectors import (
     maximum,
     multiply,
     nearest,
-    numbers_at,
     power_of_two,
     splat,
     square_root,
@@ -97,7 +97,7 @@ def normalise(rows: int, x: int, norm: Any, epsilon: Any, hat: int, root: int, y
     """
     width = norm.shape[1]
     size = 4 * width
-    weight = np.int64(norm.ctypes.data)
+    weight = address(norm)
     bias = weight + size
     for i in range(rows):
         start = i * size
@@ -124,7 +124,7 @@ def normalise_back(rows: int, g: int, hat: int, root: int, norm: Any, dx: int, a
     """Compute dx (+)= r (u - mean(u) - h · mean(u ∘ h)) with u = g ∘ weight; see ``normalise``."""
     width = norm.shape[1]
     size = 4 * width
-    weight = np.int64(norm.ctypes.data)
+    weight = address(norm)
     for i in range(rows):
         start = i * size
         u = multiply(load(g + start), load(weight))
@@ -297,32 +297,29 @@ def logarithm(x: float) -> Any:
 
 
 @exact
-def cross_entropy(
-    images: int, width: int, scores: int, labels: Any, divisors: Any, losses: Any, slopes: int
-) -> None:
-    """ℓ = ln Σ_c e^(x_c) - x_y over its divisor, and its gradient by the scores x."""
-    for i in range(images):
-        x = scores + 4 * i * width
-        score = numbers_at(x, width)
-        largest = score[0]
-        for c in range(1, width):
-            largest = max(largest, score[c])
+def cross_entropy(scores: Any, labels: Any, divisors: Any, losses: Any, slopes: Any) -> None:
+    """Compute ℓ = ln Σ_c e^(x_c) - x_y over its divisor, and its slopes by the scores x [n, C]."""
+    classes = scores.shape[1]
+    for i in range(len(scores)):
+        x, to = address(scores[i]), address(slopes[i])
+        largest = scores[i, 0]
+        for c in range(1, classes):
+            largest = max(largest, scores[i, c])
         top = splat(largest)
-        to = slopes + 4 * i * width
         sums = splat(_f(0.0))
-        for at in range(0, 4 * width, STEP):
+        for at in range(0, 4 * classes, STEP):
             e = exponential(subtract(load(x + at), top))
             store(to + at, e)
             sums = add(sums, e)
         whole = total(sums)
-        losses[i] = (logarithm(float(whole)) - float(score[labels[i]] - largest)) / divisors[i]
+        score = float(scores[i, labels[i]] - largest)
+        losses[i] = (logarithm(float(whole)) - score) / divisors[i]
         part = splat(_f(1.0 / divisors[i]) / whole)
-        for at in range(0, 4 * width, STEP):
+        for at in range(0, 4 * classes, STEP):
             store(to + at, multiply(load(to + at), part))
         # The label's own slope is minus the sum of the others: 1 - p would cancel near 1.
-        slope = numbers_at(to, width)
         others = _f(0.0)
-        for c in range(width):
+        for c in range(classes):
             if c != labels[i]:
-                others += slope[c]
-        slope[labels[i]] = -others
+                others += slopes[i, c]
+        slopes[i, labels[i]] = -others

@@ -236,20 +236,6 @@ def total(context: Any, vector: Any) -> Any:
     return types.float32(VECTOR), generate
 
 
-@intrinsic
-def _pointer(context: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.inttoptr(values[0], _FLOAT.as_pointer())
-
-    return types.CPointer(types.float32)(types.int64), generate
-
-
-@exact
-def numbers_at(address: int, length: int) -> Any:
-    """Return the numbers from an address on, as an array."""
-    return numba.carray(_pointer(address), (length,))
-
-
 @exact
 def address(array: Any) -> Any:
     """Return the address of an array's first number."""
