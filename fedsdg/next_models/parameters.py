@@ -233,7 +233,15 @@ def leaves(
 
 
 def only_trained(matrix: Tensor, layout: Layout) -> Tensor:
-    """Return a copy of communicated rows [M, d] with 0 for parameters that are not trained."""
+    """Return a copy of communicated rows with 0 for parameters that are not trained.
+
+    Args:
+        matrix: [M, d].
+        layout: of the round; see `Layout.of_round`.
+
+    Returns:
+        [M, d].
+    """
     copied = matrix.clone()
     columns = offsets(layout.communicated)
     for spec in layout.communicated:

@@ -139,7 +139,15 @@ class Activations(NamedTuple):
 
 
 def activations(frozen: Frozen, ranks: int) -> Activations:
-    """Allocate the room for passes through adapters of so many ranks, or of fewer."""
+    """Allocate the room for the activations of a pass.
+
+    Args:
+        frozen: the backbone.
+        ranks: of the adapters, filled up to whole vectors; fewer will do as well.
+
+    Returns:
+        Zeros.
+    """
     blocks, dim, hidden = frozen.fc1.shape
     tokens, heads = len(frozen.tokens), frozen.heads
     rows = TOGETHER * tokens
@@ -163,7 +171,16 @@ def activations(frozen: Frozen, ranks: int) -> Activations:
 
 
 def transposed(frozen: Frozen, ranks: int, classes: int) -> Transposed:
-    """Allocate the room for one client; ranks and classes are filled up to whole vectors."""
+    """Allocate the room for one client's factors and head.
+
+    Args:
+        frozen: the backbone.
+        ranks: of the adapters, filled up to whole vectors.
+        classes: of the head, filled up likewise.
+
+    Returns:
+        Numbers to be overwritten.
+    """
     blocks, dim, hidden = frozen.fc1.shape
     return Transposed(
         proj_a=np.empty((blocks, dim, ranks), np.float32),
