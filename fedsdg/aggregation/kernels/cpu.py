@@ -29,7 +29,7 @@ STORAGES = {
     torch.bfloat16: loops.BFLOAT16,
     torch.float16: loops.FLOAT16,
 }
-PART_BYTES = 1 << 22
+PART_BYTES = 1 << 23
 """Size of a part: long compared to the start of a kernel, short compared to the whole."""
 MOST_SORTED = 1024
 """A network of comparators for more rows takes long to construct."""

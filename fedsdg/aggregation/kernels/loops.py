@@ -139,11 +139,9 @@ def _load(rows, skip, n, storage, zeros, buffer, places):
     rows [R]: addresses of a tensor's rows, of which the first `skip` numbers are left out.
     """
     for r in range(len(rows)):
-        if rows[r] == 0:
-            places[r] = zeros
-        elif storage < BFLOAT16:
-            places[r] = rows[r] + buffer.itemsize * skip
-        else:
+        places[r] = rows[r] + buffer.itemsize * skip if rows[r] else zeros
+    for r in range(len(rows) if storage >= BFLOAT16 else 0):
+        if rows[r]:
             _copy(rows[r] + 2 * skip, n, storage, buffer[r])
             places[r] = buffer.ctypes.data + buffer.itemsize * buffer.shape[1] * r
 
