@@ -5,6 +5,7 @@ Where data, models or the assembly change their signatures, this file alone foll
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
@@ -62,7 +63,8 @@ class Linear:
 
     def forward(self, images, counts, weights):
         client = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
-        scores = torch.einsum("bcp,bp->bc", weights["head.weight"][client], images.flatten(1))
+        weight = weights["head.weight"][client]
+        scores = torch.einsum("bcp,bp->bc", weight, images.flatten(1).to(weight.dtype))
         return scores + weights["head.bias"][client]
 
     def logits(self, images, counts, parameters, private=True):
@@ -92,6 +94,11 @@ def backbone():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return freeze(build(architecture), architecture, "tiny", {})
+
+
+def timm_model() -> Any:
+    """The transformer without adapters and head, as timm's, in float64."""
+    return copy.deepcopy(backbone().model).double()
 
 
 def vit(dtype: torch.dtype = torch.float64, **adapters: Any) -> tuple[Any, Tensor, Tensor]:

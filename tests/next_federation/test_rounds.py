@@ -17,10 +17,10 @@ from fedsdg.next_federation.terms import ControlVariates, Proximal
 from tests.next_federation.small import (
     CLASSES,
     Points,
-    backbone,
     federation,
     half_square,
     run,
+    timm_model,
     trained,
     vit,
     with_shards,
@@ -137,8 +137,8 @@ def written_out_client(model, layout, rows, samples, batches, lambda1, lambda2, 
         for name, value in views(row[None], specs).items():
             named[name] = value[0].clone().requires_grad_()
     groups = {spec.name: spec.group for spec in (*layout.communicated, *layout.private)}
-    frozen = {name: w.double() for name, w in backbone().model.state_dict().items()}
-    transformer = backbone().model
+    transformer = timm_model()
+    frozen = transformer.state_dict()
     optimiser = torch.optim.Adam(
         [{"params": [value], "lr": RATES[groups[name]]} for name, value in named.items()]
     )
@@ -153,7 +153,7 @@ def written_out_client(model, layout, rows, samples, batches, lambda1, lambda2, 
             weights[f"{layer}.weight"] = frozen[f"{layer}.weight"] + 2.0 * (shared + gate * b @ a)
             penalty += lambda2 * (a.square().sum() + b.square().sum())
         gates = [torch.sigmoid(v) for name, v in named.items() if groups[name] == "gate"]
-        tokens = functional_call(transformer.double(), weights, samples.images[batch])
+        tokens = functional_call(transformer, weights, samples.images[batch])
         scores = tokens @ named["head.weight"].T + named["head.bias"]
         loss = cross_entropy(scores, samples.labels[batch]) + penalty + lambda1 * sum(gates)
         optimiser.zero_grad()
