@@ -158,7 +158,7 @@ class Rows:
         Raises:
             NonFiniteError: A number is not finite, or a norm exceeds 1e150.
         """
-        c = np.full(self.size, 1 / self.size) if coefficients is None else coefficients
+        c = np.full(self.size, 1 / max(self.size, 1)) if coefficients is None else coefficients
         sums = np.broadcast_to(  # Without columns the sum is the number 0.
             self.reduce(statistics.norms_and_dots, np.asarray(c, dtype=np.float64)),
             (2, self.size + 1),
@@ -193,10 +193,8 @@ class Rows:
 
         No update formed from parameters, of at most that norm, has a larger rounding error.
         """
-        rows = self
-        if rows._rounding is None:
-            rows = self.subset(clients=[])
-            rows.measure(np.zeros(0))
+        rows = self.subset(clients=[]) if self._rounding is None else self
+        rows.measure()
         coarsest = max((torch.finfo(dtype).eps for dtype in self.dtypes), default=0.0)
         return (rows._rounding or 0.0) + coarsest / 2 * update_norm
 
