@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import torch
@@ -20,7 +16,7 @@ from fedsdg.data.images import Pictures
 from fedsdg.data.partition_record import TEST, VAL, Partition
 from fedsdg.next_federation.client_groups import clients_in
 from fedsdg.next_federation.clients import require_time
-from fedsdg.next_federation.conditions.attackers import Attackers
+from fedsdg.next_federation.conditions.attack import Attackers
 from fedsdg.next_federation.conditions.compute import Compute
 from fedsdg.next_federation.conditions.condition import ClientData, Condition
 from fedsdg.next_federation.conditions.quantisation import Quantisation
@@ -34,7 +30,9 @@ from fedsdg.next_federation.model_names import (
     offsets,
     prefixes,
 )
+from fedsdg.next_federation.observers.branches import Branches
 from fedsdg.next_federation.observers.observer import Observer
+from fedsdg.next_federation.optimisers import Sgd
 from fedsdg.next_federation.personalisation import Personalisation, Shared
 from fedsdg.next_federation.preparation import (
     LABEL_SKEWS,
@@ -49,6 +47,7 @@ from fedsdg.next_federation.server_prior import prior_state
 from fedsdg.next_federation.setup import Schedule, Setup, Shards
 from fedsdg.next_federation.stopping import Inexactness
 from fedsdg.next_federation.tasks import Samples, Work
+from fedsdg.next_federation.training import Columns
 from fedsdg.rng import stream
 
 MOST_PREFIX_BYTES = 2**30
@@ -162,6 +161,8 @@ def assemble(
         models = _with_heads_apart(models, model.layout, seed)
     sizes = np.array([len(shard) for shard in shards.train])
     state = rule.init(model.layout.d, sizes)
+    if bool(Columns.from_layout(model.layout).factors.any()):
+        observers = (Branches(), *observers)
     setup = Setup(
         seed=seed,
         model=model,
@@ -175,7 +176,7 @@ def assemble(
         work=replace(
             work,
             terms=(*personalisation.terms, *work.terms),
-            private_optimiser=personalisation.private_optimiser,
+            private_optimiser=Sgd() if personalisation.own_optimiser == "sgd" else None,
         ),
         schedule=schedule,
         first=models.to(device),
@@ -185,12 +186,10 @@ def assemble(
         conditions=tuple(sorted(conditions, key=lambda one: isinstance(one, Attackers))),
         observers=tuple(observers),
         facts=data.facts,
-        held_out=never,
         sharing=sharing,
         stopping=stopping,
     )
     require_time(setup)
-    _trim_memory()
     return setup
 
 
@@ -244,21 +243,8 @@ def _shared_shards(
 
 def _prefixes(model: ClientModel, images: Tensor) -> Tensor:
     """Compute once what of images does not train, if there is memory for it."""
-    need = len(images) * bytes_of_a_prefix(model)
-    if not need:
-        return images
-    if need > MOST_PREFIX_BYTES:
-        _say_once(
-            f"what of {len(images):,} images is frozen would take {need / 2**30:.1f} GiB; it is "
-            "computed anew for every batch"
-        )
-        return images
-    return prefixes(model, images)
-
-
-@cache
-def _say_once(sentence: str) -> None:
-    print(f"fedsdg: {sentence}", file=sys.stderr, flush=True)
+    needed = len(images) * bytes_of_a_prefix(model)
+    return prefixes(model, images) if 0 < needed <= MOST_PREFIX_BYTES else images
 
 
 def _with_heads_apart(models: Tensor, layout: Layout, seed: int) -> Tensor:
@@ -276,13 +262,3 @@ def _with_heads_apart(models: Tensor, layout: Layout, seed: int) -> Tensor:
         drawn = generator.normal(0.0, spread, place.stop - place.start)
         models[number, place] = torch.from_numpy(drawn).to(models)
     return models
-
-
-def _trim_memory() -> None:
-    """Give back to the system what glibc's heap keeps of freed tensors.
-
-    Loading data leaves hundreds of megabytes that training never takes again.
-    """
-    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if give_back is not None:
-        give_back(0)

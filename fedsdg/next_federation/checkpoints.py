@@ -87,14 +87,15 @@ class Checkpoints:
         """
         started = time.monotonic()
         clients = np.flatnonzero(store.counts.trained)
-        tensors = {"models": server.models, "now": torch.tensor(server.now, dtype=torch.float64)}
-        tensors |= _named("state", server.state)
-        tensors |= _named("counts", store.counts)
-        tensors |= _named("clients", clients)
-        for name in store.first:
-            tensors[f"rows.{name}"] = store.read(name, clients)
-        if server.in_flight is not None:
-            tensors |= _named("in_flight", server.in_flight)
+        tensors = {
+            "models": server.models,
+            "now": torch.tensor(server.now, dtype=torch.float64),
+            **_named("state", server.state),
+            **_named("in_flight", server.in_flight or {}),
+            **_named("counts", store.counts),
+            "clients": torch.from_numpy(clients),
+            **_named("rows", {name: store.read(name, clients) for name in store.first}),
+        }
         for number, observer in enumerate(setup.observers):
             tensors |= _named(f"observer.{number}", observer.state)
         facts = json.dumps({"made_for": self.made_for, "records": records})
@@ -130,17 +131,17 @@ class Checkpoints:
             tensors, facts = found
             if facts["made_for"] != self.made_for:
                 raise ValueError(f"{file} was made for another run; delete {self.folder}")
-            counts = {name: value.numpy() for name, value in _below("counts", tensors).items()}
             store.write(_below("rows", tensors), tensors["clients"].numpy())
-            store.counts = Counts(**counts)
+            store.counts = Counts(**_arrays(_below("counts", tensors)))
             for number, observer in enumerate(setup.observers):
                 observer.state = _below(f"observer.{number}", tensors)
-            like = server.models
-            state = {name: x.to(like.device) for name, x in _below("state", tensors).items()}
+            flying = _below("in_flight", tensors)
+            rows = _on(_below("rows", flying), server.models)
+            others = _arrays({n: x for n, x in flying.items() if not n.startswith("rows.")})
             after = Server(
-                models=tensors["models"].to(like),
-                state=state,
-                in_flight=_updates(_below("in_flight", tensors), like.device),
+                models=tensors["models"].to(server.models),
+                state=_on(_below("state", tensors), server.models),
+                in_flight=Updates(rows=rows, **others) if flying else None,
                 now=float(tensors["now"]),
             )
             return _round_of(file), after, facts["records"]
@@ -183,11 +184,9 @@ def _named(prefix: str, value: Any) -> dict[str, Tensor]:
     if isinstance(value, Updates | Counts):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
-        named: dict[str, Tensor] = {}
-        for key, entry in value.items():
-            named |= _named(f"{prefix}.{key}", entry)
-        return named
-    return {prefix: torch.from_numpy(value) if isinstance(value, np.ndarray) else value}
+        parts = [_named(f"{prefix}.{key}", entry) for key, entry in value.items()]
+        return {name: tensor for part in parts for name, tensor in part.items()}
+    return {prefix: torch.as_tensor(value)}
 
 
 def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -198,14 +197,10 @@ def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _updates(tensors: Mapping[str, Tensor], device: torch.device) -> Updates | None:
-    if not tensors:
-        return None
-    rows = {name: value.to(device) for name, value in _below("rows", tensors).items()}
-    return Updates(
-        clients=tensors["clients"].numpy(),
-        born=tensors["born"].numpy(),
-        due=tensors["due"].numpy(),
-        norms=tensors["norms"].numpy(),
-        rows=rows,
-    )
+def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {name: value.numpy() for name, value in tensors.items()}
+
+
+def _on(tensors: Mapping[str, Tensor], like: Tensor) -> dict[str, Tensor]:
+    """Return the tensors on the device of another."""
+    return {name: value.to(like.device) for name, value in tensors.items()}

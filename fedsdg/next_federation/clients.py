@@ -10,10 +10,10 @@ import torch
 from fedsdg.next_federation.batches import Epochs, draw_epochs
 from fedsdg.next_federation.conditions.condition import Participation
 from fedsdg.next_federation.data_sharing import pooled_batches
-from fedsdg.next_federation.probes import Measured
+from fedsdg.next_federation.observers.observer import RoundView
 from fedsdg.next_federation.setup import Server, Setup
-from fedsdg.next_federation.store import ClientRows, ClientStore, PendingRows
-from fedsdg.next_federation.tasks import Phase, Results, Tasks
+from fedsdg.next_federation.store import ClientRows, PendingRows
+from fedsdg.next_federation.tasks import Phase, Tasks
 from fedsdg.rng import stream
 
 
@@ -152,29 +152,24 @@ def draw_batches(setup: Setup, purpose: str, t: int, client: int, epochs: int) -
     return draw_epochs(train[client], size, epochs, stream(purpose, setup.seed, t, client))
 
 
-def updated_rows(
-    setup: Setup,
-    store: ClientStore,
-    t: int,
-    participation: Participation,
-    tasks: Tasks,
-    results: Results,
-    measured: list[Measured],
-) -> PendingRows:
-    """Return what clients keep after round t.
+def updated_rows(view: RoundView) -> PendingRows:
+    """Return what clients keep after a round.
 
     Clients that sent nothing keep their previous term state. What a probe uploads under a name
     that clients keep, they keep.
     """
-    sends = torch.from_numpy(participation.sends).to(results.theta.device)
-    rows = {name: value.clone() for name, value in tasks.kept.items()}
+    results = view.results
+    present = view.participation.present
+    sending = view.participation.sends
+    sends = torch.from_numpy(sending).to(results.theta.device)
+    rows = {name: value.clone() for name, value in view.tasks.kept.items()}
     for name, value in results.kept.items():
         # The optimiser of what is private goes on whatever is sent.
         changed = torch.ones_like(sends) if name.startswith("private.") else sends
         rows[name] = torch.where(changed[:, None], value.to(rows[name]), rows[name])
-    for probe in measured:
+    for probe in view.measured:
         for name in probe.rows.keys() & rows.keys():
             rows[name][sends] = probe.rows[name].to(rows[name])
-    rows["private"] = setup.own_rows(results)
-    counts = store.counts.after(t, participation.present, participation.sends, results.steps)
-    return PendingRows(store, participation.present, rows, counts)
+    rows["private"] = view.setup.own_rows(results)
+    counts = view.store.counts.after(view.t, present, sending, results.steps)
+    return PendingRows(view.store, present, rows, counts)

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedsdg.next_federation.accuracy import accuracy_of_client
-from fedsdg.next_federation.branches import branch_columns
 from fedsdg.next_federation.clients import download
 from fedsdg.next_federation.model_names import Layout
+from fedsdg.next_federation.observers.observer import RoundView
 from fedsdg.next_federation.records import add_gates, facts_of_client
 from fedsdg.next_federation.scoring import CLIENTS_PER_PASS, evaluate_logits, merged_weights
 from fedsdg.next_federation.setup import Server, Setup
@@ -41,133 +40,105 @@ class EvaluationModels:
     steps: int = 0
     "local steps that were taken for the evaluation and are discarded"
 
+    def after(
+        self, results: Results, clients: np.ndarray, private: Tensor, **changed: Any
+    ) -> EvaluationModels:
+        """Return the models after a training of some clients, with other private rows [n, d_p]."""
+        kept = PendingRows(self.kept, clients, {"private": private}, self.kept.counts)
+        return replace(self, kept=kept, steps=self.steps + int(results.steps.sum()), **changed)
+
 
 @dataclass(frozen=True)
 class Evaluation:
     """What an evaluation yields."""
 
-    columns: Mapping[str, Any]
-    "of the round's record"
     models: EvaluationModels
     clients: np.ndarray
     "int64 [n], evaluated clients that may take part"
-    right: np.ndarray
-    "int64 [n], validation samples that each client's model gets right"
+    val_accuracy: np.ndarray
+    "[n] the share of its validation samples that each client's model gets right"
 
 
-def evaluate(
-    setup: Setup, server: Server, kept: ClientRows, t: int, rows: dict[int, dict[str, Any]]
-) -> Evaluation:
-    """Evaluate all honest clients after round t.
+def evaluate(view: RoundView) -> None:
+    """Evaluate all honest clients after a round, and add to its records.
 
     Clients that never train are evaluated in the last quarter of the rounds, apart from the others.
-
-    Args:
-        setup: The federation.
-        server: The server after the round.
-        kept: What clients keep after it.
-        t: The round.
-        rows: The records of clients, to which columns and the missing clients are added.
 
     Raises:
         FloatingPointError: A result is not finite.
     """
-    never = np.zeros(setup.num_clients, dtype=bool) if setup.held_out is None else setup.held_out
-    regular = setup.honest & ~never
-    new = setup.honest & never & setup.schedule.in_last_quarter(t)
-    trained = (kept.counts.trained > 0) | setup.sharing.central
-    models = evaluation_models(setup, server, kept, t, regular, new)
+    setup = view.setup
+    regular = setup.honest & ~setup.held_out
+    new = setup.honest & setup.held_out & setup.schedule.in_last_quarter(view.t)
+    trained = (view.kept.counts.trained > 0) | setup.sharing.central
+    models = evaluation_models(view, regular, new)
     clients = np.flatnonzero(regular | new)
-    val, test, expected, val_right = _accuracies(setup, models, clients)
-    columns: dict[str, Any] = means_over_clients(setup, val, test, expected, regular, new, trained)
-    columns |= global_metrics(setup, server, np.flatnonzero(regular))
+    found = _accuracies(setup, models, clients)
+    columns = means_over_clients(setup, found, regular, new, trained)
+    columns |= global_metrics(setup, view.after, np.flatnonzero(regular))
     for name, value in columns.items():
         if not math.isfinite(value):
-            raise FloatingPointError(f"round {t}: {name} is {value}; lower the learning rates")
-    branches = branch_columns(setup, server, kept, np.flatnonzero(setup.honest & trained))
+            raise FloatingPointError(f"round {view.t}: {name} is {value}; lower the learning rates")
+    view.row |= {**columns, "evaluation_steps": models.steps}
+    view.row["personal_steps"] += models.steps
     for client in clients.tolist():
-        row = rows.setdefault(client, facts_of_client(setup, t, client))
-        row["val_accuracy"] = float(val[client])
-        row["test_accuracy"] = float(test[client])
-        if setup.test_views is not None:
-            row["expected_accuracy"] = float(expected[client])
+        row = view.clients.setdefault(client, facts_of_client(setup, view.t, client))
+        row |= {name: float(values[client]) for name, values in found.items()}
         row["drawn"] = bool(trained[client])
-        row["steps"] = int(kept.counts.steps[client])
-        row |= branches.get(client, {})
-    add_gates(setup, kept, np.array(sorted(rows)), rows)
-    columns["evaluation_steps"] = models.steps
-    return Evaluation(columns, models, np.flatnonzero(regular), val_right[regular])
+        row["steps"] = int(view.kept.counts.steps[client])
+    add_gates(view)
+    view.evaluation = Evaluation(models, np.flatnonzero(regular), found["val_accuracy"][regular])
 
 
 def _accuracies(
     setup: Setup, models: EvaluationModels, clients: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return accuracies on validation, test and global test samples, and right answers, [K] each.
+) -> dict[str, np.ndarray]:
+    """Return accuracies on validation, test and global test samples, [K] each, by column.
 
-    Each client's model is asked once about all of its samples.
+    Each client's model is asked once about all of its samples. Images of the global test set that
+    weigh nothing for a client are left out.
     """
-    val, test, expected = np.full((3, setup.num_clients), np.nan)
-    val_right = np.zeros(setup.num_clients, dtype=np.int64)
     shards = setup.shards
-    lists = [
-        np.concatenate([shards.val[client], shards.test[client], _test_images(setup, client)])
-        for client in clients
-    ]
-    labels = setup.samples.labels.cpu().numpy()
+    views = setup.test_views
+    lists = [np.concatenate([shards.val[k], shards.test[k], views.images(k)]) for k in clients]
     predicted = predictions(setup, models, clients, lists)
+    labels = setup.samples.labels.cpu().numpy()
+    val, test, expected = np.full((3, setup.num_clients), np.nan)
     for client, numbers, classes in zip(clients, lists, predicted, strict=True):
         right = classes == labels[numbers]
         ends = np.cumsum([len(shards.val[client]), len(shards.test[client])])
-        val_right[client] = right[: ends[0]].sum()
         val[client] = right[: ends[0]].mean()
         test[client] = right[ends[0] : ends[1]].mean()
-        if setup.test_views is not None:
-            weights = setup.test_views.weights[client]
-            names = setup.test_views.labels[client][weights > 0]
-            right = classes[ends[1] :] == names
-            expected[client] = accuracy_of_client(right, weights[weights > 0])
-    return val, test, expected, val_right
+        expected[client] = views.accuracy(client, classes[ends[1] :])
+    return {"val_accuracy": val, "test_accuracy": test, "expected_accuracy": expected}
 
 
-def _test_images(setup: Setup, client: int) -> np.ndarray:
-    """Return the images of the global test set that count for a client."""
-    if setup.test_views is None:
-        return np.empty(0, dtype=np.int64)
-    return setup.test_views.index[client][setup.test_views.weights[client] > 0]
-
-
-def evaluation_models(
-    setup: Setup, server: Server, kept: ClientRows, t: int, regular: np.ndarray, new: np.ndarray
-) -> EvaluationModels:
-    """Return the models with which clients are evaluated after round t; none is fed back.
+def evaluation_models(view: RoundView, regular: np.ndarray, new: np.ndarray) -> EvaluationModels:
+    """Return the models with which clients are evaluated after a round; none is fed back.
 
     Usually a client uses what it would download with what it keeps. With fine-tuning it tunes a
     copy first. With `refresh`, and for clients that never take part, what is private is trained
     alone on the downloaded model first.
 
     Args:
-        setup: The federation.
-        server: The server after the round.
-        kept: What clients keep after it.
-        t: The round.
+        view: The round.
         regular: bool [K], evaluated clients that may take part.
         new: bool [K], evaluated clients that never do.
     """
-    everyone = np.arange(setup.num_clients)
-    models, which = distinct_downloads(setup, server, everyone)
-    trained = kept.counts.trained > 0
-    found = EvaluationModels(models, which, kept, trained)
+    setup = view.setup
     method = setup.personalisation
+    everyone = np.arange(setup.num_clients)
+    trained = view.kept.counts.trained > 0
+    models, which = distinct_downloads(setup, view.after, everyone)
+    found = EvaluationModels(models, which, view.kept, trained)
     if method.tuning_epochs:
-        tuned = everyone if setup.held_out is None else np.flatnonzero(~setup.held_out | new)
+        tuned = np.flatnonzero(~setup.held_out | new)
         phase = Phase(method.tuning_epochs)
         layout = setup.layout.of_copy(method.head_alone)
-        results = _train(setup, server, kept, t, "evaluation", tuned, phase, layout)
+        results = _train(view, found, "evaluation", tuned, phase, layout)
         copies = models[torch.from_numpy(which)].clone()
         copies[torch.from_numpy(tuned).to(copies.device)] = results.theta
-        rows = PendingRows(kept, tuned, {"private": results.private}, kept.counts)
-        steps = int(results.steps.sum())
-        return replace(found, models=copies, which=everyone, kept=rows, steps=steps)
+        return found.after(results, tuned, results.private, models=copies, which=everyone)
     if not setup.layout.trains_private:
         return found
     for purpose, chosen, epochs in (
@@ -176,31 +147,25 @@ def evaluation_models(
     ):
         if epochs and chosen.any():
             clients = np.flatnonzero(chosen)
-            phase = setup.own_phase(epochs)
-            results = _train(setup, server, found.kept, t, purpose, clients, phase, setup.layout)
-            own = {"private": setup.own_rows(results)}
-            found = replace(
-                found,
-                kept=PendingRows(found.kept, clients, own, kept.counts),
-                uses_private=found.uses_private | chosen,
-                steps=found.steps + int(results.steps.sum()),
-            )
+            results = _train(view, found, purpose, clients, setup.own_phase(epochs), setup.layout)
+            uses_private = found.uses_private | chosen
+            own = setup.own_rows(results)
+            found = found.after(results, clients, own, uses_private=uses_private)
     return found
 
 
 def _train(
-    setup: Setup,
-    server: Server,
-    kept: ClientRows,
-    t: int,
+    view: RoundView,
+    models: EvaluationModels,
     purpose: str,
     clients: np.ndarray,
     phase: Phase,
     layout: Layout,
 ) -> Results:
     """Train clients for an evaluation."""
-    tasks = download(setup, server, kept, clients, purpose, t, (phase,))
-    return setup.batcher.train(setup, layout, tasks, (phase,), f"round {t}, {purpose}")
+    setup = view.setup
+    tasks = download(setup, view.after, models.kept, clients, purpose, view.t, (phase,))
+    return setup.batcher.train(setup, layout, tasks, (phase,), f"round {view.t}, {purpose}")
 
 
 def distinct_downloads(
@@ -301,9 +266,7 @@ def _right_and_loss(setup: Setup, weights: Any, index: np.ndarray) -> tuple[floa
 
 def means_over_clients(
     setup: Setup,
-    val: np.ndarray,
-    test: np.ndarray,
-    expected: np.ndarray,
+    accuracies: Mapping[str, np.ndarray],
     regular: np.ndarray,
     new: np.ndarray,
     trained: np.ndarray,
@@ -312,36 +275,33 @@ def means_over_clients(
 
     Args:
         setup: The federation.
-        val: [K] accuracies on validation samples.
-        test: [K] accuracies on test samples.
-        expected: [K] accuracies on the global test set as each client sees it.
+        accuracies: [K] on validation, test and global test samples, by column.
         regular: bool [K], evaluated clients that may take part.
         new: bool [K], evaluated clients that never do.
         trained: bool [K], clients that have taken part.
     """
     sizes = setup.shards.test_sizes[regular]
-    found = {
-        "personal_accuracy": test[regular].mean(),
-        "personal_std": test[regular].std(),
-        "personal_accuracy_weighted": np.average(test[regular], weights=sizes),
-        "val_accuracy": val[regular].mean(),
+    personal = accuracies["test_accuracy"]
+    expected = accuracies["expected_accuracy"]
+    means = {
+        "personal_accuracy": personal[regular].mean(),
+        "personal_std": personal[regular].std(),
+        "personal_accuracy_weighted": np.average(personal[regular], weights=sizes),
+        "val_accuracy": accuracies["val_accuracy"][regular].mean(),
+        "expected_accuracy": expected[regular].mean(),
+        "expected_std": expected[regular].std(),
     }
-    counted = regular & trained
-    if counted.any():
-        found["personal_worst_decile"] = worst_decile(test[counted])
-    if setup.test_views is not None:
-        found["expected_accuracy"] = expected[regular].mean()
-        found["expected_std"] = expected[regular].std()
-        if counted.any():
-            found["expected_worst_decile"] = worst_decile(expected[counted])
-        differs = setup.facts.get("conflicts", np.zeros(0, dtype=bool))
-        groups = {"new": new}
-        if len(differs):
-            groups |= {"a": regular & ~differs, "b": regular & differs}
-        for name, members in groups.items():
-            if members.any():
-                found[f"expected_accuracy_{name}"] = expected[members].mean()
-    return {name: float(value) for name, value in found.items()}
+    if (regular & trained).any():
+        means["personal_worst_decile"] = worst_decile(personal[regular & trained])
+        means["expected_worst_decile"] = worst_decile(expected[regular & trained])
+    groups = {"new": new}
+    if "conflicts" in setup.facts:
+        differs = setup.facts["conflicts"]
+        groups |= {"a": regular & ~differs, "b": regular & differs}
+    for name, members in groups.items():
+        if members.any():
+            means[f"expected_accuracy_{name}"] = expected[members].mean()
+    return {name: float(value) for name, value in means.items()}
 
 
 def worst_decile(values: np.ndarray) -> float:

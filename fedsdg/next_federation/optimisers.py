@@ -18,8 +18,13 @@ from torch import Tensor
 from fedsdg.next_federation.model_names import adam_step, adam_step_suits, root
 from fedsdg.parts import Range, part
 
+Rate = Tensor | float
+"""A learning rate: one number, or one for each column [d]."""
+Memory = Mapping[str, Tensor]
+"""What an optimiser remembers of rows [n, d], by name."""
 
-def descend(parameters: Tensor, direction: Tensor, rate: Tensor | float) -> None:
+
+def descend(parameters: Tensor, direction: Tensor, rate: Rate) -> None:
     """Take the step theta <- theta - eta * direction in place.
 
     Args:
@@ -42,12 +47,7 @@ class RowOptimiser:
         return ()
 
     def move(
-        self,
-        parameters: Tensor,
-        gradients: Tensor,
-        rate: Tensor | float,
-        memory: Mapping[str, Tensor],
-        step: Tensor,
+        self, parameters: Tensor, gradients: Tensor, rate: Rate, memory: Memory, step: Tensor
     ) -> None:
         """Take one step in place.
 
@@ -78,12 +78,7 @@ class Adam(RowOptimiser):
         return ("mean", "square")
 
     def move(
-        self,
-        parameters: Tensor,
-        gradients: Tensor,
-        rate: Tensor | float,
-        memory: Mapping[str, Tensor],
-        step: Tensor,
+        self, parameters: Tensor, gradients: Tensor, rate: Rate, memory: Memory, step: Tensor
     ) -> None:
         """Take one step in place."""
         if adam_step_suits(parameters):
@@ -105,12 +100,7 @@ class Adam(RowOptimiser):
         descend(parameters, direction, rate)
 
     def _move_compiled(
-        self,
-        parameters: Tensor,
-        gradients: Tensor,
-        rate: Tensor | float,
-        memory: Mapping[str, Tensor],
-        step: Tensor,
+        self, parameters: Tensor, gradients: Tensor, rate: Rate, memory: Memory, step: Tensor
     ) -> None:
         """Take the step by the compiled pass, for runs of rows with equal numbers of steps."""
         width = parameters.shape[1]
@@ -143,12 +133,7 @@ class AdamW(Adam):
     "λ of θ ← (1 − η λ) θ, before each step"
 
     def move(
-        self,
-        parameters: Tensor,
-        gradients: Tensor,
-        rate: Tensor | float,
-        memory: Mapping[str, Tensor],
-        step: Tensor,
+        self, parameters: Tensor, gradients: Tensor, rate: Rate, memory: Memory, step: Tensor
     ) -> None:
         """Take one step in place."""
         if self.weight_decay:
@@ -176,12 +161,7 @@ class Sgd(RowOptimiser):
         return ("velocity",) if self.momentum else ()
 
     def move(
-        self,
-        parameters: Tensor,
-        gradients: Tensor,
-        rate: Tensor | float,
-        memory: Mapping[str, Tensor],
-        step: Tensor,
+        self, parameters: Tensor, gradients: Tensor, rate: Rate, memory: Memory, step: Tensor
     ) -> None:
         """Take one step in place."""
         if self.weight_decay:
@@ -207,12 +187,7 @@ class Adagrad(RowOptimiser):
         return ("squares",)
 
     def move(
-        self,
-        parameters: Tensor,
-        gradients: Tensor,
-        rate: Tensor | float,
-        memory: Mapping[str, Tensor],
-        step: Tensor,
+        self, parameters: Tensor, gradients: Tensor, rate: Rate, memory: Memory, step: Tensor
     ) -> None:
         """Take one step in place."""
         squares = memory["squares"].addcmul_(gradients, gradients)

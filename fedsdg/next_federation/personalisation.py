@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from fedsdg.next_federation.optimisers import RowOptimiser, Sgd
 from fedsdg.next_federation.tasks import PRIVATE, SHARED, Phase
 from fedsdg.next_federation.terms import GatePenalty, PersonalProximal, PrivatePenalty, Term
 from fedsdg.parts import Absent, Range, part
@@ -23,15 +22,12 @@ Penalties = Annotated[Literal["inside", "decoupled"], Absent("inside")]
 class Personalisation:
     """Base of personalisations; with this one every client uses the global model."""
 
+    adapters: ClassVar[Mapping[str, Any]] = {}
+    "fields of `AdapterConfig`"
     own_start: ClassVar[Start] = "initial"
     """what a model v of the client's own is before the client first trains: the common
     initialisation, or the model of its first download; with `mixture`, training of each round
     begins at a v + (1 - a) theta, and its result is both v and what is sent"""
-
-    @property
-    def adapters(self) -> Mapping[str, Any]:
-        """Fields of `AdapterConfig`."""
-        return {}
 
     @property
     def mixed_weight(self) -> float | None:
@@ -44,9 +40,9 @@ class Personalisation:
         return ()
 
     @property
-    def private_optimiser(self) -> RowOptimiser | None:
-        """The optimiser of what is private; None: that of the run."""
-        return None
+    def own_optimiser(self) -> str:
+        """The optimiser of what is private: that of the `training`, or plain `sgd`."""
+        return "training"
 
     @property
     def gate_samples(self) -> str:
@@ -77,10 +73,7 @@ class Shared(Personalisation):
 class LocalOnly(Personalisation):
     """Every parameter is private: nothing is sent and there is no global model."""
 
-    @property
-    def adapters(self) -> Mapping[str, Any]:
-        """All parameters in the private row."""
-        return {"local": True}
+    adapters: ClassVar[Mapping[str, Any]] = {"local": True}
 
 
 @part
@@ -161,10 +154,7 @@ class DualPath(Personalisation):
 class PrivateHead(Personalisation):
     """FedPer (Arivazhagan et al. 2019): each client has a head; everything trains together."""
 
-    @property
-    def adapters(self) -> Mapping[str, Any]:
-        """A private head."""
-        return {"head": "private"}
+    adapters: ClassVar[Mapping[str, Any]] = {"head": "private"}
 
 
 @part
@@ -212,10 +202,7 @@ class ResidualHead(Personalisation):
     one along the balanced softmax of W_g alone.
     """
 
-    @property
-    def adapters(self) -> Mapping[str, Any]:
-        """A private addition to the head."""
-        return {"head": "residual"}
+    adapters: ClassVar[Mapping[str, Any]] = {"head": "residual"}
 
     def phases(self, epochs: int) -> tuple[Phase, ...]:
         """Return one phase of two turns."""
@@ -277,11 +264,6 @@ class Ditto(Personalisation):
         """The client uses v alone."""
         return 1.0
 
-    @property
-    def private_optimiser(self) -> RowOptimiser | None:
-        """Plain SGD, or that of the run."""
-        return Sgd() if self.own_optimiser == "sgd" else None
-
     def phases(self, epochs: int) -> tuple[Phase, ...]:
         """Return theta, then v."""
         held = PersonalProximal(strength=self.strength, decoupled=self.penalties == "decoupled")
@@ -308,11 +290,6 @@ class Apfl(Personalisation):
     def mixed_weight(self) -> float | None:
         """The weight a."""
         return self.weight
-
-    @property
-    def private_optimiser(self) -> RowOptimiser | None:
-        """Plain SGD, or that of the run."""
-        return Sgd() if self.own_optimiser == "sgd" else None
 
     def phases(self, epochs: int) -> tuple[Phase, ...]:
         """Return one phase of two turns."""
@@ -345,10 +322,7 @@ class Interpolate(Personalisation):
 class FrozenA(Personalisation):
     """FFA-LoRA (Sun et al. 2024): each A stays as drawn; B and the head are trained and sent."""
 
-    @property
-    def adapters(self) -> Mapping[str, Any]:
-        """Frozen factors A."""
-        return {"factor_a": "frozen"}
+    adapters: ClassVar[Mapping[str, Any]] = {"factor_a": "frozen"}
 
 
 @part
@@ -368,10 +342,7 @@ class PrivateB(Personalisation):
 class Alternating(Personalisation):
     """RoLoRA (Chen et al. 2025): B and head train in odd rounds, A and head in even ones."""
 
-    @property
-    def adapters(self) -> Mapping[str, Any]:
-        """Factors that train in turns."""
-        return {"alternate": True}
+    adapters: ClassVar[Mapping[str, Any]] = {"alternate": True}
 
 
 @part

@@ -9,16 +9,13 @@ import numpy as np
 import torch
 
 from fedsdg.aggregation.rows import MemoryRows
-from fedsdg.aggregation.types import Aggregate
 from fedsdg.aggregation.weights import weight_summary
 from fedsdg.files import hint
 from fedsdg.files.columns import Column
 from fedsdg.files.records import CLIENTS_SCHEMA, METRICS_OF_GROUPS, ROUNDS_SCHEMA
-from fedsdg.next_federation.conditions.condition import Participation
 from fedsdg.next_federation.model_names import sigmoid
-from fedsdg.next_federation.setup import Server, Setup, Updates
-from fedsdg.next_federation.store import ClientRows
-from fedsdg.next_federation.tasks import Results
+from fedsdg.next_federation.observers.observer import RoundView
+from fedsdg.next_federation.setup import Setup
 
 COLUMNS = (
     Column(
@@ -35,121 +32,108 @@ COLUMNS = (
         "steps before this evaluation, whose result is discarded; local_steps leaves them out",
     ),
     Column("clients", "held_out", "bool", "whether it never trains"),
-    Column("clients", "gate_penalty", "float64", "Σ_l m_l over the gates of its branch"),
-    Column("clients", "private_penalty", "float64", "Σ θ_p² over its private entries"),
-    Column("clients", "private_shares", "list of float64", "the private share of each block"),
-    Column("clients", "private_ratio", "float64", "‖θ_p‖ / ‖θ_g‖ over adapters alone"),
 )
 """What every run adds to the schemas of the records."""
 
 
-def round_row(
-    setup: Setup,
-    t: int,
-    results: Results,
-    arrived: Updates,
-    outcome: Aggregate,
-    before: Server,
-    after: Server,
-) -> dict[str, Any]:
-    """Return the record of round t: losses, penalties, norms, weights and alignment.
+def add_records(view: RoundView) -> None:
+    """Add losses, penalties, norms, weights and alignment to the records of a round.
 
-    Args:
-        setup: The federation.
-        t: The round.
-        results: Of the clients that have trained.
-        arrived: The updates that the server has aggregated.
-        outcome: Of the rule.
-        before: The server before the round.
-        after: The server after it.
+    Every client that trained, or whose update arrived, gets a record.
     """
-    row: dict[str, Any] = {
-        "round": t,
-        "local_steps": int(results.steps.sum()),
-        "samples_processed": int(results.samples.sum()),
-        "personal_steps": int(results.personal.sum()),
-        "degenerate": float(outcome.diagnostics.get("degenerate", 0.0)),
-        "evaluated": setup.schedule.evaluates(t),
+    view.row |= {
+        "round": view.t,
+        "local_steps": int(view.results.steps.sum()),
+        "samples_processed": int(view.results.samples.sum()),
+        "personal_steps": int(view.results.personal.sum()),
+        "degenerate": float(view.outcome.diagnostics.get("degenerate", 0.0)),
+        "evaluated": view.setup.schedule.evaluates(view.t),
+        **_losses_and_penalties(view),
+        **_updates_and_weights(view),
     }
-    if not np.isnan(results.loss).all():
-        row["train_loss"] = float(np.nanmean(results.loss))
-    columns = setup.columns
-    if len(results) and len(columns.gates):  # both penalties of Eq. 5, without their weights
-        gates = sigmoid(results.private[:, columns.gates])
+    both = np.union1d(view.participation.present, view.arrived.clients)
+    view.clients |= {k: facts_of_client(view.setup, view.t, k) for k in both.tolist()}
+    _add_training(view)
+    _add_aggregation(view)
+
+
+def _losses_and_penalties(view: RoundView) -> dict[str, float]:
+    """Return means over the clients that trained; penalties are without their weights."""
+    columns = view.setup.columns
+    private = view.results.private
+    row = {}
+    if not np.isnan(view.results.loss).all():
+        row["train_loss"] = float(np.nanmean(view.results.loss))
+    if len(private) and len(columns.gates):
+        gates = sigmoid(private[:, columns.gates])
         row["gate_penalty"] = float(gates.sum(1).double().mean())
-    if len(results) and bool(columns.factors.any()):
-        squares = (results.private.square() * columns.factors).sum(1)
+    if len(private) and bool(columns.factors.any()):
+        squares = (private.square() * columns.factors).sum(1)
         row["private_penalty"] = float(squares.double().mean())
-    if setup.layout.d and len(arrived):
+    return row
+
+
+def _updates_and_weights(view: RoundView) -> dict[str, float]:
+    """Return norms of the updates that arrived, summaries of weights and alignment, and attacks."""
+    arrived = view.arrived
+    row: dict[str, float] = {}
+    if view.setup.layout.d and len(arrived):
         statistics = MemoryRows.of_matrix(arrived.update).measure()
         spread = (statistics.norms**2).mean() - statistics.reference_norm**2
         row["update_norm_mean"] = float(statistics.norms.mean())
         row["update_norm_max"] = float(statistics.norms.max())
         row["drift"] = float(np.sqrt(max(spread, 0.0)))
-    if outcome.weights is not None:
-        summary = weight_summary(outcome.weights)
+    if view.outcome.weights is not None:
+        summary = weight_summary(view.outcome.weights)
         row |= {f"weight_{name}": value for name, value in summary.items()}
-    alignment = np.asarray(outcome.diagnostics.get("alignment", ()), dtype=np.float64)
+    alignment = np.asarray(view.outcome.diagnostics.get("alignment", ()), dtype=np.float64)
     alignment = alignment[~np.isnan(alignment)]  # of clients that the rule did not look at
     if len(alignment):
         functions = {"mean": np.mean, "min": np.min, "max": np.max}
         row |= {f"alignment_{name}": float(of(alignment)) for name, of in functions.items()}
-    if "attacker" in setup.facts:
-        honest = setup.honest[arrived.clients]
+    if "attacker" in view.setup.facts:
+        honest = view.setup.honest[arrived.clients]
         row["attackers"] = int((~honest).sum())
-        if len(after.models) == 1 and honest.any():
+        if len(view.after.models) == 1 and honest.any():
             mean = arrived.take(honest).update.double().mean(0)
-            step = (after.models - before.models)[0].double()
+            step = (view.after.models - view.before.models)[0].double()
             row["honest_distance"] = float((step - mean).norm())
     return row
 
 
-def client_rows(
-    setup: Setup,
-    t: int,
-    participation: Participation,
-    results: Results,
-    arrived: Updates,
-    outcome: Aggregate,
-) -> dict[int, dict[str, Any]]:
-    """Return a record for each client that trained or whose update arrived, by client.
-
-    Args:
-        setup: The federation.
-        t: The round.
-        participation: Who took part.
-        results: Of the clients that have trained.
-        arrived: The updates that the server has aggregated.
-        outcome: Of the rule.
-    """
-    present = participation.present
-    both = np.union1d(present, arrived.clients).tolist()
-    rows = {client: facts_of_client(setup, t, client) for client in both}
-    for k, client in enumerate(present.tolist()):
-        row = rows[client]
+def _add_training(view: RoundView) -> None:
+    """Add to the records of clients what they have trained."""
+    results = view.results
+    sends = view.participation.sends
+    for k, client in enumerate(view.participation.present.tolist()):
+        row = view.clients[client]
         row["participated"] = True
         row["local_steps"] = int(results.steps[k])
         row["samples_processed"] = int(results.samples[k])
         if not np.isnan(results.loss[k]):
             row["train_loss"] = float(results.loss[k])
-        if not participation.sends[k]:
+        if not sends[k]:
             row["out_of_time"] = True
-    declared = {column.name for column in setup.declared_columns if column.table == "diagnostics"}
+
+
+def _add_aggregation(view: RoundView) -> None:
+    """Add to the records of clients what the server made of their updates."""
+    arrived = view.arrived
+    declared = {one.name for one in view.setup.declared_columns if one.table == "diagnostics"}
     values: dict[str, Any] = {
         name: np.asarray(value).tolist()
-        for name, value in outcome.diagnostics.items()
+        for name, value in view.outcome.diagnostics.items()
         if name in declared | {"alignment"}
     }
-    if outcome.weights is not None:
-        values["weight"] = outcome.weights.tolist()
-    if setup.layout.d:
+    if view.outcome.weights is not None:
+        values["weight"] = view.outcome.weights.tolist()
+    if view.setup.layout.d:
         norms = torch.linalg.vector_norm(arrived.update, dim=1, dtype=torch.float64)
         values["update_norm"] = norms.tolist()
     for k, client in enumerate(arrived.clients.tolist()):
-        rows[client] |= {name: given[k] for name, given in values.items()}
-        if arrived.born[k] < t:
-            rows[client]["age"] = t - int(arrived.born[k])
-    return rows
+        view.clients[client] |= {name: given[k] for name, given in values.items()}
+        if arrived.born[k] < view.t:
+            view.clients[client]["age"] = view.t - int(arrived.born[k])
 
 
 def facts_of_client(setup: Setup, t: int, client: int) -> dict[str, Any]:
@@ -166,16 +150,14 @@ def facts_of_client(setup: Setup, t: int, client: int) -> dict[str, Any]:
     }
 
 
-def add_gates(
-    setup: Setup, kept: ClientRows, clients: np.ndarray, rows: Mapping[int, dict[str, Any]]
-) -> None:
+def add_gates(view: RoundView) -> None:
     """Add the gates of the clients that have trained to their records."""
-    trained = clients[kept.counts.trained[clients] > 0]
-    if not len(setup.columns.gates) or not len(trained):
+    clients = np.array([k for k in view.clients if view.kept.counts.trained[k]], dtype=np.int64)
+    if not len(view.setup.columns.gates) or not len(clients):
         return
-    logits = kept.read("private", trained)[:, setup.columns.gates].double().cpu()
-    for client, own in zip(trained.tolist(), logits, strict=True):
-        rows[client]["gates"] = torch.sigmoid(own).tolist()
+    logits = view.kept.read("private", clients)[:, view.setup.columns.gates].double().cpu()
+    for client, own in zip(clients.tolist(), logits, strict=True):
+        view.clients[client]["gates"] = torch.sigmoid(own).tolist()
 
 
 def require_declared(

@@ -107,7 +107,7 @@ def aggregate(setup: Setup, server: Server, t: int, arrived: Updates) -> Aggrega
         client_samples=setup.sizes,
         rounding=lambda update_norm: rounding,
         models=server.models,
-        held_out=0 if setup.held_out is None else int(setup.held_out.sum()),
+        held_out=int(setup.held_out.sum()),
         ages=ages if ages.any() else None,
     )
     uploads = dict(arrived.rows)

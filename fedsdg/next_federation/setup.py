@@ -122,8 +122,8 @@ class Setup:
     layout: Layout
     samples: Samples
     shards: Shards
-    test_views: ClientTestView | None
-    "the global test set as each client sees it; None: it is not measured"
+    test_views: ClientTestView
+    "the global test set as each client sees it"
     rule: Rule
     state: Mapping[str, Tensor]
     "of the rule before the first round"
@@ -141,8 +141,6 @@ class Setup:
     observers: tuple[Any, ...] = ()
     facts: Mapping[str, np.ndarray] = field(default_factory=dict)
     "columns [K] of the clients' records, by name"
-    held_out: np.ndarray | None = None
-    "bool [K], clients that never train"
     sharing: DataSharing = field(default_factory=DataSharing)
     stopping: Inexactness | None = None
     batcher: MicroBatcher = field(default_factory=MicroBatcher)
@@ -158,10 +156,14 @@ class Setup:
         return np.array([len(shard) for shard in self.shards.train])
 
     @cached_property
+    def held_out(self) -> np.ndarray:
+        """Bool [K], clients that never train."""
+        return self.facts.get("held_out", np.zeros(self.num_clients, dtype=bool))
+
+    @cached_property
     def trainable(self) -> np.ndarray:
         """Clients that may train, sorted."""
-        everyone = np.arange(self.num_clients)
-        return everyone if self.held_out is None else everyone[~self.held_out]
+        return np.flatnonzero(~self.held_out)
 
     @cached_property
     def honest(self) -> np.ndarray:

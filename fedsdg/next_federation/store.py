@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -43,17 +42,6 @@ class Counts:
         counts.sent[clients[sends]] = t
         counts.steps[clients] += steps
         return counts
-
-
-class ClientRows(Protocol):
-    """What clients keep, to be read: the store, or the store with rows that are not yet in it."""
-
-    @property
-    def counts(self) -> Counts:
-        """Counts of all clients."""
-
-    def read(self, name: str, clients: np.ndarray) -> Tensor:
-        """Return a copy of what these clients keep under a name, [n, width]."""
 
 
 class ClientStore:
@@ -122,6 +110,10 @@ class PendingRows:
             _, source, place = np.intersect1d(self.clients, clients, return_indices=True)
             values[torch.from_numpy(place)] = self.rows[name][torch.from_numpy(source)].to(values)
         return values
+
+
+ClientRows = ClientStore | PendingRows
+"""What clients keep, to be read: the store, or the store with rows that are not yet in it."""
 
 
 def commit(pending: PendingRows, store: ClientStore) -> None:

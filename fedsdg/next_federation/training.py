@@ -173,7 +173,8 @@ class CohortTraining:
         }
         for row in BOTH:
             memory[f"{row}.steps"] = torch.zeros(len(tasks), 1, dtype=torch.float64)
-        for name in self.work.kept_memory(self.layout):
+        self.kept_memory = self.work.kept_memory(self.layout).keys() & tasks.kept.keys()
+        for name in self.kept_memory:
             memory[name] = tasks.kept[name].to(memory[name], copy=True)
         self.rows = Rows(
             theta=values["shared"],
@@ -421,7 +422,7 @@ class CohortTraining:
         batches = self.counts["batches"]
         taken = torch.from_numpy(batches).to(rows.theta.device)
         finished = [term.finish(rows, taken, self.work.eta_g) for term in self.work.terms]
-        kept = {name: rows.memory[name] for name in self.work.kept_memory(self.layout)}
+        kept = {name: rows.memory[name] for name in self.kept_memory}
         for _, stays in finished:
             kept |= stays
         return Results(
