@@ -101,12 +101,14 @@ def timm_model() -> Any:
     return copy.deepcopy(backbone().model).double()
 
 
-def vit(dtype: torch.dtype = torch.float64, **adapters: Any) -> tuple[Any, Tensor, Tensor]:
+def vit(
+    dtype: torch.dtype = torch.float64, device: str = "cpu", **adapters: Any
+) -> tuple[Any, Tensor, Tensor]:
     """A tiny transformer with adapters: the model, and its first communicated and private row."""
     config = AdapterConfig(rank=2, alpha=4.0, **adapters)
     layout = make_layout(backbone().architecture, CLASSES, config)
     theta, private = initial_values(layout, config, stream("init", 0))
-    model = CohortModel(backbone(), layout, config, CLASSES, dtype=dtype)
+    model = CohortModel(backbone(), layout, config, CLASSES, dtype=dtype, device=device)
     # B = 0 at first would hide half of all gradients.
     noise = torch.Generator().manual_seed(3)
     theta = theta + 0.05 * torch.randn(theta.shape, generator=noise)
@@ -140,6 +142,7 @@ def federation(
     rounds: int = 3,
     epochs: int = 2,
     batch_size: int | None = 5,
+    device: str = "cpu",
     schedule: dict[str, Any] | None = None,
     rule: Any = None,
     eta: float = 0.1,
@@ -170,7 +173,7 @@ def federation(
         seed=seed,
         partition=partition,
         pictures=pictures,
-        images=images,
+        images=images.to(device),
         model=model,
         first=first,
         private=torch.zeros(0, dtype=first.dtype) if private is None else private,

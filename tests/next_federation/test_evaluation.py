@@ -19,12 +19,11 @@ from fedsdg.next_federation.conditions.attack import Attackers, SignFlip
 from fedsdg.next_federation.conditions.difference import LabelConflict
 from fedsdg.next_federation.conditions.quantisation import Quantisation
 from fedsdg.next_federation.model_names import views
-from fedsdg.next_federation.observers.model_saver import ModelSaver
 from fedsdg.next_federation.observers.shapley import Shapley, coalitions, shapley_values
 from fedsdg.next_federation.observers.trajectory import Trajectory, principal_plane
 from fedsdg.next_federation.optimisers import Adam
 from fedsdg.next_federation.personalisation import DualPath, FineTune, LocalOnly, OwnHead
-from fedsdg.next_federation.saved_models import read_saved, saved_models
+from fedsdg.next_federation.saved_models import ModelSaver, read_saved, saved_models
 from fedsdg.next_federation.terms import ControlVariates, Curvature
 from tests.next_federation.small import CLASSES, federation, run, stored, timm_model, trained, vit
 
