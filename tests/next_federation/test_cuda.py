@@ -24,19 +24,9 @@ def finished(name, device):
     rule, personalisation, terms = METHODS[name]
     model, first, private = vit(torch.float32, device=device, **personalisation.adapters)
     optimiser = Sgd() if terms else Adam(epsilon=1e-3)
-    parts = {"rule": rule, "personalisation": personalisation, "terms": terms}
-    return run(
-        federation(
-            model,
-            first,
-            private,
-            device=device,
-            optimiser=optimiser,
-            eta=0.01,
-            rounds=2,
-            **parts,
-        )
-    )
+    parts = {"rule": rule, "personalisation": personalisation, "terms": terms, "rounds": 2}
+    where = {"device": device, "optimiser": optimiser, "eta": 0.01}
+    return run(federation(model, first, private, **parts, **where))
 
 
 @pytest.mark.cuda

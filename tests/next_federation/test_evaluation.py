@@ -296,8 +296,11 @@ def test_bytes_are_the_lengths_of_the_messages():
 
 
 def test_clustered_clients_go_to_the_model_with_the_least_loss_on_what_they_train_on():
-    setup = federation(rule=Clustered(clusters=3), rounds=1, skew="classes~1", clients=4,
-                       parts={"heads_apart": True}, first=torch.randn(260).double())  # fmt: skip
+    parts = {"heads_apart": True}
+    first = torch.linspace(-1, 1, 260).double()
+    setup = federation(
+        first=first, rule=Clustered(clusters=3), rounds=1, skew="classes~1", clients=4, parts=parts
+    )
     done = run(setup)
     losses = torch.zeros(4, 3)
     for k, c in itertools.product(range(4), range(3)):
