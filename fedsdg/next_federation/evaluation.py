@@ -126,16 +126,15 @@ def evaluation_models(view: RoundView, regular: np.ndarray, new: np.ndarray) -> 
         new: bool [K], evaluated clients that never do.
     """
     setup = view.setup
-    method = setup.personalisation
     everyone = np.arange(setup.num_clients)
     trained = view.kept.counts.trained > 0
     models, which = distinct_downloads(setup, view.after, everyone)
     found = EvaluationModels(models, which, view.kept, trained)
-    if method.tuning_epochs:
+    epochs, head_alone = setup.personalisation.tuning
+    if epochs:
         tuned = np.flatnonzero(~setup.held_out | new)
-        phase = Phase(method.tuning_epochs)
-        layout = setup.layout.of_copy(method.head_alone)
-        results = _train(view, found, "evaluation", tuned, phase, layout)
+        layout = setup.layout.of_copy(head_alone)
+        results = _train(view, found, "evaluation", tuned, Phase(epochs), layout)
         copies = models[torch.from_numpy(which)].clone()
         copies[torch.from_numpy(tuned).to(copies.device)] = results.theta
         return found.after(results, tuned, results.private, models=copies, which=everyone)
@@ -193,33 +192,26 @@ def predictions(
         clients: [n] client numbers.
         lists: Sample numbers for each of the n clients.
     """
-    predicted = [np.empty(0, dtype=np.int64)] * len(clients)
-
-    def ask(users: np.ndarray, lists: list[np.ndarray], *, private: bool) -> np.ndarray:
-        theta = models.models[torch.from_numpy(models.which[clients[users]])]
-        rows = models.kept.read("private", clients[users])
-        weights = merged_weights(setup, theta, rows, private=private)
-        parts = evaluate_logits(setup, weights, lists, lambda logits, _: logits.argmax(1))
-        return torch.cat(parts).cpu().numpy()
-
-    def note(users: np.ndarray, classes: np.ndarray) -> None:
-        ends = np.cumsum([len(lists[k]) for k in users])
-        for k, own in zip(users, np.split(classes, ends[:-1]), strict=True):
-            predicted[k] = own
-
-    if not setup.layout.own_parameters:
-        for model in np.unique(models.which[clients]):
-            users = np.flatnonzero(models.which[clients] == model)
-            numbers = np.concatenate([lists[k] for k in users])
-            distinct, position = np.unique(numbers, return_inverse=True)
-            note(users, ask(users[:1], [distinct], private=True)[position.ravel()])
-        return predicted
-    for private in (True, False):
-        users = np.flatnonzero(models.uses_private[clients] == private)
-        for some in np.split(users, range(CLIENTS_PER_PASS, len(users), CLIENTS_PER_PASS)):
-            if len(some):
-                note(some, ask(some, [lists[k] for k in some], private=private))
-    return predicted
+    shared = not setup.layout.own_parameters
+    kinds = models.which[clients] if shared else models.uses_private[clients]
+    predicted: dict[int, np.ndarray] = {}
+    for kind in np.unique(kinds):
+        users = np.flatnonzero(kinds == kind)
+        most = len(users) if shared else CLIENTS_PER_PASS
+        for some in np.split(users, range(most, len(users), most)):
+            asked = [lists[k] for k in some]
+            distinct, position = np.unique(np.concatenate(asked), return_inverse=True)
+            tasks = [distinct] if shared else asked
+            who = clients[some[: len(tasks)]]
+            theta = models.models[torch.from_numpy(models.which[who])]
+            private = models.kept.read("private", who)
+            weights = merged_weights(setup, theta, private, private=shared or bool(kind))
+            parts = evaluate_logits(setup, weights, tasks, lambda logits, _: logits.argmax(1))
+            classes = torch.cat(parts).cpu().numpy()
+            ends = np.cumsum([len(numbers) for numbers in asked])[:-1]
+            answers = np.split(classes[position.ravel()] if shared else classes, ends)
+            predicted |= dict(zip(some.tolist(), answers, strict=True))
+    return [predicted[k] for k in range(len(clients))]
 
 
 def global_metrics(setup: Setup, server: Server, clients: np.ndarray) -> dict[str, float]:

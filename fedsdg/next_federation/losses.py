@@ -15,9 +15,8 @@ from fedsdg.parts import Range, part
 class Loss:
     """Base of losses that a config can choose.
 
-    A loss is called as `loss(logits [B, C], labels [B], reduction="none")` and returns [B], or a
-    number with the reductions "mean" and "sum". `weigh` says how samples count in the
-    mean of a batch.
+    A loss is called as `loss(logits [B, C], labels [B], reduction="none")` and returns [B]. `weigh`
+    says how samples count in the mean of a batch.
     """
 
     plain: ClassVar[bool] = False
@@ -87,10 +86,8 @@ class Focal(Loss):
         log_p = log_softmax(logits, 1).gather(1, labels[:, None])[:, 0]
         smallest = torch.finfo(log_p.dtype).tiny  # its power has a finite slope
         missing = (-torch.expm1(log_p)).clamp_min(smallest)
-        losses = -(missing**self.gamma) * log_p
-        if reduction == "none":
-            return losses
-        return losses.mean() if reduction == "mean" else losses.sum()
+        losses: Tensor = -(missing**self.gamma) * log_p
+        return losses
 
 
 def weights_of_samples(loss: Callable[..., Tensor], labels: Tensor) -> Tensor | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -65,17 +65,14 @@ class RowOptimiser:
 class Adam(RowOptimiser):
     """theta <- theta - eta m^ / (sqrt(v^) + eps) (Kingma & Ba 2015), without weight decay."""
 
+    memory: ClassVar[tuple[str, ...]] = ("mean", "square")
+
     beta1: Annotated[float, Range(0, 0.999999)] = 0.9
     "β₁, share of the past in m"
     beta2: Annotated[float, Range(0, 0.999999)] = 0.999
     "β₂, share of the past in v"
     epsilon: Annotated[float, Range(1e-12, 1)] = 1e-8
     "ε beside √v̂"
-
-    @property
-    def memory(self) -> tuple[str, ...]:
-        """Both moments: m as `mean`, v as `square`."""
-        return ("mean", "square")
 
     def move(
         self, parameters: Tensor, gradients: Tensor, rate: Rate, memory: Memory, step: Tensor
@@ -178,13 +175,10 @@ class Sgd(RowOptimiser):
 class Adagrad(RowOptimiser):
     """theta <- theta - eta g / (sqrt(s) + eps) with s <- s + g^2 (Duchi et al. 2011)."""
 
+    memory: ClassVar[tuple[str, ...]] = ("squares",)
+
     epsilon: Annotated[float, Range(1e-12, 1)] = 1e-10
     "ε beside √Σ g²"
-
-    @property
-    def memory(self) -> tuple[str, ...]:
-        """The sums of squares s."""
-        return ("squares",)
 
     def move(
         self, parameters: Tensor, gradients: Tensor, rate: Rate, memory: Memory, step: Tensor

@@ -22,12 +22,15 @@ Penalties = Annotated[Literal["inside", "decoupled"], Absent("inside")]
 class Personalisation:
     """Base of personalisations; with this one every client uses the global model."""
 
-    adapters: ClassVar[Mapping[str, Any]] = {}
-    "fields of `AdapterConfig`"
     own_start: ClassVar[Start] = "initial"
     """what a model v of the client's own is before the client first trains: the common
     initialisation, or the model of its first download; with `mixture`, training of each round
     begins at a v + (1 - a) theta, and its result is both v and what is sent"""
+
+    @property
+    def adapters(self) -> Mapping[str, Any]:
+        """Fields of `AdapterConfig`."""
+        return {}
 
     @property
     def mixed_weight(self) -> float | None:
@@ -50,14 +53,9 @@ class Personalisation:
         return "all"
 
     @property
-    def tuning_epochs(self) -> int:
-        """Epochs for which a copy is tuned before an evaluation; it is discarded afterwards."""
-        return 0
-
-    @property
-    def head_alone(self) -> bool:
-        """Whether the head alone is tuned before an evaluation."""
-        return False
+    def tuning(self) -> tuple[int, bool]:
+        """Epochs for which a copy is tuned before an evaluation, and whether its head alone is."""
+        return 0, False
 
     def phases(self, epochs: int) -> tuple[Phase, ...]:
         """Return the parts of a client's training in a round of so many epochs."""
@@ -231,14 +229,9 @@ class FineTune(Personalisation):
         return {} if self.head == "shared" else {"head": self.head}
 
     @property
-    def tuning_epochs(self) -> int:
-        """Epochs of the copy."""
-        return self.personal_epochs
-
-    @property
-    def head_alone(self) -> bool:
-        """Whether the head alone is tuned."""
-        return self.tunes == "head"
+    def tuning(self) -> tuple[int, bool]:
+        """Epochs of the copy or of its head."""
+        return self.personal_epochs, self.tunes == "head"
 
 
 @part

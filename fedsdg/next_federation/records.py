@@ -89,8 +89,9 @@ def _updates_and_weights(view: RoundView) -> dict[str, float]:
     alignment = np.asarray(view.outcome.diagnostics.get("alignment", ()), dtype=np.float64)
     alignment = alignment[~np.isnan(alignment)]  # of clients that the rule did not look at
     if len(alignment):
-        functions = {"mean": np.mean, "min": np.min, "max": np.max}
-        row |= {f"alignment_{name}": float(of(alignment)) for name, of in functions.items()}
+        row["alignment_mean"] = float(alignment.mean())
+        row["alignment_min"] = float(alignment.min())
+        row["alignment_max"] = float(alignment.max())
     if "attacker" in view.setup.facts:
         honest = view.setup.honest[arrived.clients]
         row["attackers"] = int((~honest).sum())
@@ -103,35 +104,32 @@ def _updates_and_weights(view: RoundView) -> dict[str, float]:
 
 def _add_training(view: RoundView) -> None:
     """Add to the records of clients what they have trained."""
-    results = view.results
     sends = view.participation.sends
     for k, client in enumerate(view.participation.present.tolist()):
-        row = view.clients[client]
-        row["participated"] = True
-        row["local_steps"] = int(results.steps[k])
-        row["samples_processed"] = int(results.samples[k])
-        if not np.isnan(results.loss[k]):
-            row["train_loss"] = float(results.loss[k])
+        view.clients[client] |= {
+            "participated": True,
+            "local_steps": int(view.results.steps[k]),
+            "samples_processed": int(view.results.samples[k]),
+        }
+        if not np.isnan(view.results.loss[k]):
+            view.clients[client]["train_loss"] = float(view.results.loss[k])
         if not sends[k]:
-            row["out_of_time"] = True
+            view.clients[client]["out_of_time"] = True
 
 
 def _add_aggregation(view: RoundView) -> None:
     """Add to the records of clients what the server made of their updates."""
     arrived = view.arrived
     declared = {one.name for one in view.setup.declared_columns if one.table == "diagnostics"}
-    values: dict[str, Any] = {
-        name: np.asarray(value).tolist()
-        for name, value in view.outcome.diagnostics.items()
-        if name in declared | {"alignment"}
-    }
+    given = {n: v for n, v in view.outcome.diagnostics.items() if n in declared | {"alignment"}}
     if view.outcome.weights is not None:
-        values["weight"] = view.outcome.weights.tolist()
+        given["weight"] = view.outcome.weights
     if view.setup.layout.d:
         norms = torch.linalg.vector_norm(arrived.update, dim=1, dtype=torch.float64)
-        values["update_norm"] = norms.tolist()
+        given["update_norm"] = norms.cpu()
+    values = {name: np.asarray(value).tolist() for name, value in given.items()}
     for k, client in enumerate(arrived.clients.tolist()):
-        view.clients[client] |= {name: given[k] for name, given in values.items()}
+        view.clients[client] |= {name: value[k] for name, value in values.items()}
         if arrived.born[k] < view.t:
             view.clients[client]["age"] = view.t - int(arrived.born[k])
 

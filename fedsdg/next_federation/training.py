@@ -14,20 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsdg.next_federation import model_names as models
 from fedsdg.next_federation.batches import Batches, Steps, all_batches, longest_first
 from fedsdg.next_federation.client_axis import COMMON, ClientAxis
 from fedsdg.next_federation.losses import weights_of_samples
-from fedsdg.next_federation.model_names import (
-    ClientModel,
-    Layout,
-    leaves,
-    model_losses,
-    offsets,
-    root,
-    separate_gates,
-    sigmoid,
-    training_context,
-)
 from fedsdg.next_federation.optimisers import descend
 from fedsdg.next_federation.tasks import (
     BOTH,
@@ -60,9 +50,9 @@ class Columns:
     "for each adapted layer: place and shape of A_p, place and shape of B_p"
 
     @classmethod
-    def from_layout(cls, layout: Layout, device: torch.device | str = "cpu") -> Columns:
+    def from_layout(cls, layout: models.Layout, device: torch.device | str = "cpu") -> Columns:
         """Read the places off a layout."""
-        places = offsets(layout.private)
+        places = models.offsets(layout.private)
         shapes = {spec.name: spec.shape for spec in layout.private}
         is_factor = [spec.group == "private" and ".lora_" in spec.name for spec in layout.private]
         sizes = torch.tensor([spec.size for spec in layout.private], dtype=torch.int64)
@@ -115,8 +105,8 @@ class Rows(ClientAxis):
 
 
 def train(
-    model: ClientModel,
-    layout: Layout,
+    model: models.ClientModel,
+    layout: models.Layout,
     samples: Samples,
     tasks: Tasks,
     work: Work,
@@ -143,7 +133,7 @@ def train(
     Raises:
         FloatingPointError: The loss of a client is not finite.
     """
-    with training_context(model):
+    with models.training_context(model):
         cohort = CohortTraining(model, layout, samples, tasks, work, where)
         for number, phase in enumerate(phases):
             stage = sum(len(before.turns) for before in phases[:number])
@@ -155,8 +145,8 @@ def train(
 class CohortTraining:
     """Clients in training, in the order of their tasks; the fields are the arguments of `train`."""
 
-    model: ClientModel
-    layout: Layout
+    model: models.ClientModel
+    layout: models.Layout
     samples: Samples
     tasks: Tasks
     work: Work
@@ -259,7 +249,7 @@ class CohortTraining:
         for resting in set(BOTH) - set(turn):
             rows.row(resting)[1].zero_()
         square = rows.theta_grad.square().sum(1) + rows.private_grad.square().sum(1)
-        scale = (self.work.clip_norm / (root(square) + 1e-6)).clamp_(max=1.0)[:, None]
+        scale = (self.work.clip_norm / (models.root(square) + 1e-6)).clamp_(max=1.0)[:, None]
         rows.theta_grad.mul_(scale)
         rows.private_grad.mul_(scale)
         for term in terms:
@@ -340,7 +330,7 @@ class CohortTraining:
         named: dict[str, Tensor] = {}
         for name, specs in self.specs.items():
             parameters, gradients = rows.row(name)
-            named |= leaves(parameters, gradients if name in turn else None, specs)
+            named |= models.leaves(parameters, gradients if name in turn else None, specs)
         return named
 
     def _losses(
@@ -351,11 +341,11 @@ class CohortTraining:
         if alone and rows.log_shares is not None:
             named = {**named, "head.bias": named["head.bias"] + rows.log_shares}
         if self.samples.for_gates is not None:
-            named = separate_gates(named)
+            named = models.separate_gates(named)
         images = self.samples.images[index]
         labels = self.samples.labels[index]
         loss = self.work.loss
-        return model_losses(self.model, images, labels, mass, sizes, named, loss, not alone)
+        return models.model_losses(self.model, images, labels, mass, sizes, named, loss, not alone)
 
     def _log_class_shares(self, clients: np.ndarray) -> Tensor:
         """Return the logarithms [a, classes] of class shares; 1e-9 samples of an absent class."""
@@ -404,17 +394,14 @@ class CohortTraining:
             return
         position = steps.owner[steps.ends[step] : steps.ends[step + 1]] % len(order)
         task = np.bincount(position, losses.double().cpu().numpy(), minlength=len(rows))
-        penalties = {type(term).__name__: term.value(rows).tolist() for term in terms}
-        gates = sigmoid(rows.private[:, rows.columns.gates])
+        table = {type(term).__name__: term.value(rows).cpu().numpy() for term in terms}
+        table = {"task loss": task, **table, "sum": task + sum(table.values())}
+        gates = models.sigmoid(rows.private[:, rows.columns.gates]).cpu().numpy()
+        if gates.shape[1]:
+            table |= {"gates min": gates.min(1), "mean": gates.mean(1), "max": gates.max(1)}
         for row, client in enumerate(self.tasks.clients[order][: len(rows)]):
-            added = {name: values[row] for name, values in penalties.items()}
-            parts = [f"task loss {task[row]:.4g}", *(f"{n} {x:.4g}" for n, x in added.items())]
-            line = f"{self.where}, client {client}, batch {step + 1}: {' + '.join(parts)}"
-            line += f" = {task[row] + sum(added.values()):.4g}"
-            if gates.shape[1]:
-                least, mean, most = gates[row].min(), gates[row].mean(), gates[row].max()
-                line += f"; gates min {least:.4g}, mean {mean:.4g}, max {most:.4g}"
-            print(line, file=sys.stderr, flush=True)
+            values = ", ".join(f"{name} {column[row]:.4g}" for name, column in table.items())
+            print(f"{self.where}, client {client}, batch {step + 1}: {values}", file=sys.stderr)
 
     def results(self) -> Results:
         """Return what the clients come back with."""

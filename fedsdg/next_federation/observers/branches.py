@@ -40,7 +40,8 @@ class Branches(Observer):
     def observe(self, view: RoundView) -> None:
         """Add the columns to the records of evaluated clients that have trained."""
         setup = view.setup
-        rows = [k for k, row in view.clients.items() if row.get("drawn")]
+        measured = bool(setup.columns.factors.any())
+        rows = [k for k, row in view.clients.items() if measured and row.get("drawn")]
         clients = np.array(sorted(rows), dtype=np.int64)
         parts = np.split(clients, range(CLIENTS_PER_PASS, len(clients), CLIENTS_PER_PASS))
         for some in parts if len(clients) else ():
