@@ -103,10 +103,9 @@ class FileRows(Rows):
                     if file is not None
                 ]
 
-            upcoming = fetch(0) if pieces else None
+            upcoming: Any = fetch(0) if pieces else None
             try:
                 for n in range(len(pieces)):
-                    assert upcoming is not None
                     block, reads = upcoming
                     for future in reads:
                         future.result()

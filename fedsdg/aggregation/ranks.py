@@ -116,15 +116,13 @@ class Ranks:
             for exchange, tensors in ((dist.isend, sends), (dist.irecv, receives)):
                 if rank != self.rank and tensors[rank].numel():
                     data = tensors[rank].view(-1).view(torch.uint8)
+                    of_all = rank if self.group is None else dist.get_global_rank(self.group, rank)
                     with _naming(rank):
-                        work: Any = exchange(data, self._global_rank(rank), self.group)
+                        work: Any = exchange(data, of_all, self.group)
                     started.append((rank, work, data))
         for rank, work, _ in started:
             with _naming(rank):
                 work.wait()
-
-    def _global_rank(self, rank: int) -> int:
-        return rank if self.group is None else dist.get_global_rank(self.group, rank)
 
     def _exchanged_bytes(self, text: bytes) -> list[bytes]:
         """Return what each rank sends to all, in the order of the ranks."""

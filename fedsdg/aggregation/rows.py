@@ -58,9 +58,7 @@ class Block:
     @property
     def first(self) -> Tensor:
         """A tensor."""
-        tensor = self.tensors[0][-1]
-        assert tensor is not None
-        return tensor
+        return self.tensors[0][-1]  # type: ignore[return-value]
 
     @property
     def formed(self) -> bool:
@@ -113,6 +111,7 @@ class Rows:
         self.upload = upload
         self._sums: dict[Any, np.ndarray] = {}
         self._finite = False
+        self._rounding: float | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -159,18 +158,19 @@ class Rows:
         Raises:
             NonFiniteError: A number is not finite, or a norm exceeds 1e150.
         """
-        c = np.full(self.size, 1 / self.size) if coefficients is None else coefficients
+        c = np.full(self.size, 1 / max(self.size, 1)) if coefficients is None else coefficients
         sums = np.broadcast_to(  # Without columns the sum is the number 0.
             self.reduce(statistics.norms_and_dots, np.asarray(c, dtype=np.float64)),
             (2, self.size + 1),
         )
-        if not np.isfinite(sums).all():
+        if not np.isfinite(sums[0]).all():
             raise NonFiniteError(
                 "the norm of the update exceeds 1e150; leave the client out or scale it down",
                 np.flatnonzero(~np.isfinite(sums[0, :-1])).tolist(),
             )
         self._finite = True
-        return Statistics(np.sqrt(sums[0, :-1]), sums[1, :-1], float(np.sqrt(sums[0, -1])))
+        reference_norm, self._rounding = np.sqrt(sums[:, -1]).tolist()
+        return Statistics(np.sqrt(sums[0, :-1]), sums[1, :-1], reference_norm)
 
     def distances(self) -> np.ndarray:
         """Return [M, M] ||x_i - x_j||^2, in one pass; raises as `measure`."""
@@ -193,9 +193,10 @@ class Rows:
 
         No update formed from parameters, of at most that norm, has a larger rounding error.
         """
+        rows = self.subset(clients=[]) if self._rounding is None else self
+        rows.measure()
         coarsest = max((torch.finfo(dtype).eps for dtype in self.dtypes), default=0.0)
-        square = self.subset(clients=[]).reduce(statistics.rounding)
-        return float(np.sqrt(square)) + coarsest / 2 * update_norm
+        return (rows._rounding or 0.0) + coarsest / 2 * update_norm
 
     def map(
         self,

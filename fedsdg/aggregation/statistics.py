@@ -69,21 +69,24 @@ def kernels(block: Block) -> Any:
 
 
 def norms_and_dots(block: Block, coefficients: np.ndarray) -> np.ndarray:
-    """Return [2, M + 1]: squared norms of the rows and of z, then dots of the rows with z and 0.
+    """Return [2, M + 1]: squared norms of the rows and of z; dots of the rows with z, and rounding.
 
-    z = sum_k c_k x_k for coefficients c [M].
+    z = sum_k c_k x_k for coefficients c [M]; rounding = (1/2 eps ||theta_g||)^2.
     """
     sums = _by_kernel("norms_and_dots", block, coefficients)
-    if sums is not None:
-        return sums
-    c = torch.as_tensor(coefficients, dtype=torch.float64, device=block.first.device)
-    total = torch.zeros(2, block.size + 1, dtype=torch.float64, device=block.first.device)
-    for chunk in chunks(block):
-        z = c @ chunk
-        total[0, :-1] += chunk.square().sum(1)
-        total[1, :-1] += chunk @ z
-        total[0, -1] += z @ z
-    return total.cpu().numpy()
+    if sums is None:
+        c = torch.as_tensor(coefficients, dtype=torch.float64, device=block.first.device)
+        total = torch.zeros(2, block.size + 1, dtype=torch.float64, device=block.first.device)
+        for chunk in chunks(block):
+            z = c @ chunk
+            total[0, :-1] += chunk.square().sum(1)
+            total[1, :-1] += chunk @ z
+            total[0, -1] += z @ z
+        for _, columns in gathered(block, [0]) if block.formed else ():
+            total[1, -1] += columns.double().square().sum()
+        sums = total.cpu().numpy()
+    sums[1, -1] *= (torch.finfo(block.dtype).eps / 2) ** 2
+    return sums
 
 
 def distances(block: Block) -> np.ndarray:
@@ -106,13 +109,6 @@ def gram(block: Block, centre: np.ndarray) -> np.ndarray:
         centred = chunk - c @ chunk
         total += centred @ centred.T
     return ((total + total.T) / 2).cpu().numpy()
-
-
-def rounding(block: Block) -> np.ndarray:
-    """Return the square of 1/2 eps ||theta_g||."""
-    origin = type(block)(block.names, [[None, row[0]] for row in block.tensors], block.starts)
-    square = norms_and_dots(origin, np.ones(1))[0, 0]
-    return (torch.finfo(block.dtype).eps / 2) ** 2 * square
 
 
 def nonfinite(block: Block) -> np.ndarray:

@@ -23,11 +23,11 @@ class Column:
 
 
 def columns_of(*parts: Any) -> tuple[Column, ...]:
-    """The columns that parts, and the parts within them, declare in ``columns``; each name once."""
-    found: dict[str, Column] = {}
+    """The columns that parts, and the parts within them, declare in ``columns``; each once."""
+    found: dict[tuple[str, str], Column] = {}
     for one in parts:
-        found |= {column.name: column for column in getattr(one, "columns", ())}
+        found |= {(column.table, column.name): column for column in getattr(one, "columns", ())}
         if is_dataclass(one) and not isinstance(one, type):
             inner = columns_of(*(getattr(one, entry.name) for entry in fields(one)))
-            found |= {column.name: column for column in inner}
+            found |= {(column.table, column.name): column for column in inner}
     return tuple(found.values())

@@ -30,6 +30,16 @@ class ClientTestView(ClientAxis):
     weights: list[np.ndarray]
     "[G] of sum 1"
 
+    def images(self, client: int) -> np.ndarray:
+        """Return the sample numbers of the images that count for a client."""
+        return self.index[client][self.weights[client] > 0]
+
+    def accuracy(self, client: int, classes: np.ndarray) -> float:
+        """Return the accuracy of a client whose model gives these classes to its `images`."""
+        counts = self.weights[client] > 0
+        right = classes == self.labels[client][counts]
+        return math.fsum(self.weights[client][counts][right])
+
 
 def class_weights(held: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
     """Return the weights of test images for a client, of sum 1.
@@ -57,16 +67,6 @@ def class_weights(held: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
         )
     by_class = shares / shares.sum() / np.maximum(images, 1)
     return np.asarray(by_class[labels])
-
-
-def accuracy_of_client(right: np.ndarray, weights: np.ndarray) -> float:
-    """Return the weighted share of images that a client's model gets right.
-
-    Args:
-        right: bool [G].
-        weights: [G] of sum 1.
-    """
-    return math.fsum(weights[right])
 
 
 def mean_accuracy(right: np.ndarray, counts: np.ndarray) -> Fraction:

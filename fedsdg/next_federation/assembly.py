@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import torch
@@ -18,33 +14,19 @@ from fedsdg.aggregation.types import Rule
 from fedsdg.data.benchmark_set import take_benchmark
 from fedsdg.data.images import Pictures
 from fedsdg.data.partition import TEST, VAL, Partition
-from fedsdg.next_federation.client_groups import clients_in
-from fedsdg.next_federation.conditions.attackers import Attackers
+from fedsdg.next_federation import model_names as models
+from fedsdg.next_federation import preparation
+from fedsdg.next_federation.clients import require_time
+from fedsdg.next_federation.conditions.attack import Attackers
 from fedsdg.next_federation.conditions.compute import Compute
-from fedsdg.next_federation.conditions.condition import ClientData, Condition
+from fedsdg.next_federation.conditions.condition import Condition
 from fedsdg.next_federation.conditions.quantisation import Quantisation
 from fedsdg.next_federation.data_sharing import DataSharing
 from fedsdg.next_federation.losses import Loss
-from fedsdg.next_federation.model_names import (
-    ClientModel,
-    Layout,
-    MixedModel,
-    bytes_of_a_prefix,
-    offsets,
-    prefixes,
-)
+from fedsdg.next_federation.observers.branches import Branches
 from fedsdg.next_federation.observers.observer import Observer
-from fedsdg.next_federation.participation import require_time
+from fedsdg.next_federation.optimisers import Sgd
 from fedsdg.next_federation.personalisation import Personalisation, Shared
-from fedsdg.next_federation.preparation import (
-    LABEL_SKEWS,
-    evaluated_samples,
-    images_as_seen,
-    prepared_data,
-    samples_for_gates,
-    test_set,
-    with_test_views,
-)
 from fedsdg.next_federation.server_prior import prior_state
 from fedsdg.next_federation.setup import Schedule, Setup, Shards
 from fedsdg.next_federation.stopping import Inexactness
@@ -61,7 +43,7 @@ def assemble(
     partition: Partition,
     pictures: Pictures,
     images: Tensor,
-    model: ClientModel,
+    model: models.ClientModel,
     first: Tensor,
     private: Tensor,
     rule: Rule,
@@ -116,11 +98,10 @@ def assemble(
     sharing = sharing or DataSharing()
     num_classes = partition.facts["num_classes"]
     fixed = partition.facts.get("test", "by-seed") == "fixed"
-    skew = partition.facts["skew"].partition("~")[0]
     if isinstance(work.loss, Loss):
         work.loss.require_classes(num_classes)
     if personalisation.mixed_weight is not None:
-        model = MixedModel(model, personalisation.mixed_weight)
+        model = models.MixedModel(model, personalisation.mixed_weight)
         private = first.clone()
     benchmark = np.empty(0, dtype=np.int64)
     if benchmark_images is not None:
@@ -129,39 +110,42 @@ def assemble(
     _require_benchmark(rule, benchmark)
     if sharing.central:
         conditions = [one for one in conditions if not isinstance(one, Quantisation)]
-    data = prepared_data(partition, num_classes, conditions, seed)
-    data = _with_held_out(data, held_out)
-    data = _with_gamma(data, stopping)
-    never = data.facts.get("held_out")
-    test = test_set(partition, global_images, seed, fixed=fixed)
-    seen = images_as_seen(data, images, pictures)
-    seen, labels, test_views = with_test_views(
-        data, seen, pictures, partition.label, test, by_class=skew in LABEL_SKEWS
+    data = preparation.client_data(partition, num_classes, held_out, seed)
+    for part in (*conditions, stopping, sharing):
+        data = data if part is None else part.prepare(data)
+    test = preparation.test_set(partition, global_images, seed, fixed=fixed)
+    seen, labels, test_views = preparation.as_clients_see(
+        data, images, pictures, test, partition.facts["skew"]
     )
-    data = _with_disclosed(data, sharing)
     shards = Shards(
-        train=_shared_shards(data.train, sharing, never, seed),
-        val=evaluated_samples(partition, VAL, own_images, seed),
-        test=evaluated_samples(partition, TEST, own_images, seed),
+        train=data.train,
+        val=preparation.evaluated_samples(partition, VAL, own_images, seed),
+        test=preparation.evaluated_samples(partition, TEST, own_images, seed),
         global_test=test,
         benchmark=benchmark,
         test_sizes=np.array([len(shard) for shard in partition.shards(TEST)]),
     )
     device = images.device
-    gates = None
+    for_gates = None
     if personalisation.gate_samples == "held-out":
-        gates = torch.from_numpy(samples_for_gates(shards.train, labels, seed)).to(device)
-    samples = Samples(_prefixes(model, seen), torch.from_numpy(labels).to(device), gates)
+        for_gates = torch.from_numpy(preparation.samples_for_gates(data.train, labels, seed)).to(
+            device
+        )
+    prefix_bytes = len(seen) * models.bytes_of_a_prefix(model)
+    samples = Samples(
+        images=models.prefixes(model, seen) if 0 < prefix_bytes <= MOST_PREFIX_BYTES else seen,
+        labels=torch.from_numpy(labels).to(device),
+        for_gates=for_gates,
+    )
     compute = next((one for one in conditions if isinstance(one, Compute)), None)
     if compute is not None and compute.compensates:
         rule = Compensated(rule)
     if compute is not None and compute.local_seconds is not None:
         schedule = replace(schedule, epochs=compute.max_epochs)
-    models = first.repeat(rule.models(data.num_clients), 1)
+    rows = first.repeat(rule.models(data.num_clients), 1)
     if heads_apart:
-        models = _with_heads_apart(models, model.layout, seed)
-    sizes = np.array([len(shard) for shard in shards.train])
-    state = rule.init(model.layout.d, sizes)
+        rows = _with_heads_apart(rows, model.layout, seed)
+    state = rule.init(model.layout.d, np.array([len(shard) for shard in data.train]))
     setup = Setup(
         seed=seed,
         model=model,
@@ -170,27 +154,25 @@ def assemble(
         shards=shards,
         test_views=test_views,
         rule=rule,
-        state=prior_state(rule, state, partition.label, data),
+        state=prior_state(rule, state, data),
         personalisation=personalisation,
         work=replace(
             work,
             terms=(*personalisation.terms, *work.terms),
-            private_optimiser=personalisation.private_optimiser,
+            private_optimiser=Sgd() if personalisation.own_optimiser == "sgd" else None,
         ),
         schedule=schedule,
-        first=models.to(device),
+        first=rows.to(device),
         private=private.to(device),
         own_starts=own_starts,
         # Attackers see what all others send.
         conditions=tuple(sorted(conditions, key=lambda one: isinstance(one, Attackers))),
-        observers=tuple(observers),
+        observers=(Branches(), *observers),
         facts=data.facts,
-        held_out=never,
         sharing=sharing,
         stopping=stopping,
     )
     require_time(setup)
-    _trim_memory()
     return setup
 
 
@@ -204,85 +186,14 @@ def _require_benchmark(rule: Rule, benchmark: np.ndarray) -> None:
         )
 
 
-def _with_held_out(data: ClientData, share: float) -> ClientData:
-    """Draw the clients that never train; those of a smaller share are among them."""
-    if not share:
-        return data
-    order = stream("held-out", data.seed).permutation(data.num_clients)
-    count = clients_in(share, data.num_clients)
-    return data.with_facts(held_out=np.isin(np.arange(data.num_clients), order[:count]))
-
-
-def _with_gamma(data: ClientData, stopping: Inexactness | None) -> ClientData:
-    """Draw how inexactly each client solves."""
-    if stopping is None:
-        return data
-    generator = stream("stopping", data.seed)
-    gamma = stopping.draw(data.num_clients, generator, data.facts.get("speed"))
-    return data.with_facts(gamma=gamma)
-
-
-def _with_disclosed(data: ClientData, sharing: DataSharing) -> ClientData:
-    """Note the share of its samples that each client gives away."""
-    disclosed = sharing.disclosed(np.array([len(shard) for shard in data.train]))
-    if disclosed is None:
-        return data
-    never = data.facts.get("held_out", np.zeros(data.num_clients, dtype=bool))
-    return data.with_facts(disclosed=np.where(never, 0.0, disclosed))
-
-
-def _shared_shards(
-    shards: list[np.ndarray], sharing: DataSharing, held_out: np.ndarray | None, seed: int
-) -> list[np.ndarray]:
-    """Training samples after sharing; held-out clients neither give nor receive."""
-    if held_out is None:
-        return sharing.train(shards, seed)
-    givers = [shard[:0] if out else shard for shard, out in zip(shards, held_out, strict=True)]
-    shared = sharing.train(givers, seed)
-    return [shards[k] if held_out[k] else shared[k] for k in range(len(shards))]
-
-
-def _prefixes(model: ClientModel, images: Tensor) -> Tensor:
-    """Compute once what of images does not train, if there is memory for it."""
-    need = len(images) * bytes_of_a_prefix(model)
-    if not need:
-        return images
-    if need > MOST_PREFIX_BYTES:
-        _say_once(
-            f"what of {len(images):,} images is frozen would take {need / 2**30:.1f} GiB; it is "
-            "computed anew for every batch"
-        )
-        return images
-    return prefixes(model, images)
-
-
-@cache
-def _say_once(sentence: str) -> None:
-    print(f"fedsdg: {sentence}", file=sys.stderr, flush=True)
-
-
-def _with_heads_apart(models: Tensor, layout: Layout, seed: int) -> Tensor:
-    """Draw the heads of models [C, d] one by one; the first keeps its own.
+def _with_heads_apart(rows: Tensor, layout: models.Layout, seed: int) -> Tensor:
+    """Draw the heads of the server's models [C, d] one by one; the first keeps its own.
 
     Of models that start equal no loss could tell which one fits whom.
     """
-    place = offsets(layout.communicated).get("head.weight")
-    if place is None:
-        return models
-    models = models.clone()
-    spread = float(models[0, place].std())
-    for number in range(1, len(models)):
-        generator = stream("init", seed, number)
-        drawn = generator.normal(0.0, spread, place.stop - place.start)
-        models[number, place] = torch.from_numpy(drawn).to(models)
-    return models
-
-
-def _trim_memory() -> None:
-    """Give back to the system what glibc's heap keeps of freed tensors.
-
-    Loading data leaves hundreds of megabytes that training never takes again.
-    """
-    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if give_back is not None:
-        give_back(0)
+    place = models.offsets(layout.communicated).get("head.weight", slice(0, 0))
+    spread = float(rows[0, place].std())
+    for number in range(1, len(rows)):
+        drawn = stream("init", seed, number).normal(0.0, spread, place.stop - place.start)
+        rows[number, place] = torch.from_numpy(drawn).to(rows)
+    return rows

@@ -29,12 +29,14 @@ def draw_epochs(
         epochs: Number of epochs.
         generator: Source of randomness.
     """
-    drawn = []
-    for _ in range(epochs):
-        order = generator.permutation(indices)
-        step = size or max(1, len(order))
-        drawn.append([order[begin : begin + step] for begin in range(0, len(order), step)])
-    return drawn
+    orders = [generator.permutation(indices) for _ in range(epochs)]
+    return [split_batches(order, size) for order in orders]
+
+
+def split_batches(order: np.ndarray, size: int | None) -> Batches:
+    """Return samples [n] as batches of a size, of which the last may have fewer; None: all."""
+    step = size or max(1, len(order))
+    return [order[begin : begin + step] for begin in range(0, len(order), step)]
 
 
 def all_batches(epochs: Epochs) -> Batches:
@@ -90,53 +92,27 @@ class Steps:
             whole: Whether all batches of a client are one, so that losses sum to the mean over it.
         """
         counts = np.array([len(given) for given in batches])
-        pieces: list[np.ndarray] = []
-        lengths: list[int] = []
-        sizes: list[list[int]] = []
-        for step in range(int(counts.max())):
-            now = [given[step] for given in batches if len(given) > step]
-            drawn = [len(batch) for batch in now]
-            lengths += drawn
-            if labels.device.type != "cpu" and even_pays(drawn):
-                longest = max(drawn)
-                now = [np.pad(batch, (0, longest - len(batch)), mode="edge") for batch in now]
-            pieces += now
-            sizes.append([len(batch) for batch in now])
-        return cls._assemble(counts, pieces, lengths, sizes, labels, weights, for_gates, whole)
-
-    @classmethod
-    def _assemble(
-        cls,
-        counts: np.ndarray,
-        pieces: list[np.ndarray],
-        lengths: list[int],
-        sizes: list[list[int]],
-        labels: Tensor,
-        weights: Tensor | None,
-        for_gates: Tensor | None,
-        whole: bool,
-    ) -> Steps:
-        """Join batches, padded where they are shorter than they stand, and compute masses."""
         clients = len(counts)
-        stands = np.array([len(piece) for piece in pieces])
+        by_step = [[b[step] for b in batches if len(b) > step] for step in range(counts.max())]
+        lengths = [len(batch) for now in by_step for batch in now]
+        if labels.device.type != "cpu":
+            by_step = [_padded(now) for now in by_step]
+        sizes = [[len(batch) for batch in now] for now in by_step]
+        pieces = [batch for now in by_step for batch in now]
         index = np.concatenate(pieces)
-        position = np.arange(len(index)) - np.repeat(np.cumsum(stands) - stands, stands)
-        real = position < np.repeat(lengths, stands)
-        owners = []
-        for step, now in enumerate(sizes):
-            owners += [step * clients + client for client in range(len(now))]
-        owner = np.repeat(owners, stands)
+        real = np.concatenate([np.arange(len(b)) < n for b, n in zip(pieces, lengths, strict=True)])
+        cells = [step * clients + k for step, now in enumerate(sizes) for k in range(len(now))]
+        owner = np.repeat(cells, [len(batch) for batch in pieces])
         shares = real.astype(np.float64)
         if weights is not None:
             shares *= weights[torch.from_numpy(index).to(weights.device)].cpu().numpy()
         group = owner % clients if whole else owner
-        mass = np.where(real, np.bincount(group, shares)[group], np.inf)
         steps = cls(
             counts=counts,
             drawn=np.bincount(owner[real] % clients, minlength=clients),
             sizes=sizes,
             index=torch.from_numpy(index),
-            mass=torch.from_numpy(mass),
+            mass=torch.from_numpy(np.where(real, np.bincount(group, shares)[group], np.inf)),
             owner=owner,
         )
         if for_gates is not None:
@@ -148,19 +124,15 @@ class Steps:
         """Split each client into two in every step: its other samples, and those for gates."""
         clients = len(self.counts)
         step, client = np.divmod(self.owner, clients)
-        order = np.lexsort((client, for_gates, step))
         cells = (step * 2 + for_gates) * clients + client
         counts = np.bincount(cells, minlength=len(self.sizes) * 2 * clients)
-        counts = counts.reshape(-1, 2, clients)
-        sizes = []
-        for counts_now, now in zip(counts, self.sizes, strict=True):
-            sizes.append(counts_now[:, : len(now)].flatten().tolist())
-        place = torch.from_numpy(order)
+        pairs = zip(counts.reshape(-1, 2, clients), self.sizes, strict=True)
+        order = np.lexsort((client, for_gates, step))
         return replace(
             self,
-            sizes=sizes,
-            index=self.index[place],
-            mass=self.mass[place],
+            sizes=[both[:, : len(now)].flatten().tolist() for both, now in pairs],
+            index=self.index[torch.from_numpy(order)],
+            mass=self.mass[torch.from_numpy(order)],
             owner=self.owner[order],
         )
 
@@ -183,3 +155,12 @@ class Steps:
         cells = len(self.sizes) * len(self.counts)
         sums = np.bincount(self.owner, losses.double().cpu().numpy(), minlength=cells)
         return sums.reshape(len(self.sizes), len(self.counts))
+
+
+def _padded(batches: Batches) -> Batches:
+    """Return batches of equal length, padded by their last samples, if that pays."""
+    lengths = [len(batch) for batch in batches]
+    if not even_pays(lengths):
+        return batches
+    longest = max(lengths)
+    return [np.pad(batch, (0, longest - len(batch)), mode="edge") for batch in batches]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from fedsdg.next_federation import (
-    attacks,
     data_sharing,
     losses,
     optimisers,
@@ -14,6 +13,7 @@ from fedsdg.next_federation import (
     terms,
 )
 from fedsdg.next_federation.conditions import (
+    attack,
     compute,
     difference,
     dropout,
@@ -31,7 +31,7 @@ _NAMES = {
     "QuantisationConfig": quantisation.Quantisation,
     "DropoutConfig": dropout.Dropout,
 }
-_MODULES = (attacks, data_sharing, losses, optimisers, personalisation, stopping, terms)
+_MODULES = (attack, data_sharing, losses, optimisers, personalisation, stopping, terms)
 
 
 def new_part(given: Any) -> Any:

@@ -12,12 +12,12 @@ from fedsdg.experiment.run_config import RunConfig
 from fedsdg.methods.plugins import build_choice
 from fedsdg.next_federation.assembly import assemble
 from fedsdg.next_federation.bridge import new_part
-from fedsdg.next_federation.conditions.attackers import Attackers
+from fedsdg.next_federation.conditions.attack import Attackers
 from fedsdg.next_federation.conditions.condition import Condition
 from fedsdg.next_federation.observers.observer import Observer
-from fedsdg.next_federation.observers.saved_models import ModelSaver
 from fedsdg.next_federation.observers.shapley import Shapley
 from fedsdg.next_federation.observers.trajectory import Trajectory
+from fedsdg.next_federation.saved_models import ModelSaver
 from fedsdg.next_federation.setup import Schedule, Setup
 from fedsdg.next_federation.tasks import Work
 

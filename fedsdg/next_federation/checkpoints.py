@@ -16,7 +16,6 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -87,18 +86,15 @@ class Checkpoints:
         """
         started = time.monotonic()
         clients = np.flatnonzero(store.counts.trained)
-        tensors = {"models": server.models, "now": torch.tensor(server.now, dtype=torch.float64)}
-        tensors |= _named("state", server.state)
-        tensors |= _named("counts", store.counts)
-        tensors |= _named("clients", clients)
-        for name in store.first:
-            tensors[f"rows.{name}"] = store.read(name, clients)
-        if server.in_flight is not None:
-            tensors |= _named("in_flight", server.in_flight)
-        for number, observer in enumerate(setup.observers):
-            tensors |= _named(f"observer.{number}", observer.state)
+        parts = {
+            "server": server,
+            "counts": store.counts,
+            "clients": clients,
+            "rows": {name: store.read(name, clients) for name in store.first},
+            "observers": {str(k): observer.state for k, observer in enumerate(setup.observers)},
+        }
         facts = json.dumps({"made_for": self.made_for, "records": records})
-        content = save({n: x.contiguous().cpu() for n, x in tensors.items()}, {_FACTS: facts})
+        content = save(_flat("", parts), {_FACTS: facts})
         name = f"round~{t}~{_digest(content)}.safetensors"
         write_bytes(self.folder / name, content, durable=True)
         for file in self._newest_first()[KEPT:]:
@@ -123,25 +119,24 @@ class Checkpoints:
             ValueError: The checkpoint was made for another run.
         """
         for file in self._newest_first():
-            found = _read(file)
-            if found is None:
+            if _digest(file.read_bytes()) != file.stem.split("~")[2]:
                 file.unlink()
                 continue
-            tensors, facts = found
+            with safe_open(file, "pt") as stored:
+                facts = json.loads(stored.metadata()[_FACTS])
+                parts = _nested({name: stored.get_tensor(name) for name in stored.keys()})  # noqa: SIM118
             if facts["made_for"] != self.made_for:
                 raise ValueError(f"{file} was made for another run; delete {self.folder}")
-            counts = {name: value.numpy() for name, value in _below("counts", tensors).items()}
-            store.write(_below("rows", tensors), tensors["clients"].numpy())
-            store.counts = Counts(**counts)
-            for number, observer in enumerate(setup.observers):
-                observer.state = _below(f"observer.{number}", tensors)
-            like = server.models
-            state = {name: x.to(like.device) for name, x in _below("state", tensors).items()}
+            store.write(parts["rows"], parts["clients"].numpy())
+            store.counts = Counts(**{n: x.numpy() for n, x in parts["counts"].items()})
+            for k, observer in enumerate(setup.observers):
+                observer.state = parts.get("observers", {}).get(str(k), {})
+            saved = parts["server"]
             after = Server(
-                models=tensors["models"].to(like),
-                state=state,
-                in_flight=_updates(_below("in_flight", tensors), like.device),
-                now=float(tensors["now"]),
+                models=saved["models"].to(server.models),
+                state=saved.get("state", {}),
+                in_flight=_updates(saved["in_flight"], server) if "in_flight" in saved else None,
+                now=float(saved["now"]),
             )
             return _round_of(file), after, facts["records"]
         return None
@@ -167,45 +162,33 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Return the tensors and facts of a checkpoint; None if it is damaged."""
-    match = _NAME.fullmatch(file.name)
-    if match is None or _digest(file.read_bytes()) != match[2]:
-        return None
-    with safe_open(file, "pt") as stored:
-        facts = json.loads(stored.metadata()[_FACTS])
-        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-    return tensors, facts
-
-
-def _named(prefix: str, value: Any) -> dict[str, Tensor]:
-    """Return a dataclass, a mapping, an array or a tensor as named tensors."""
-    if isinstance(value, Updates | Counts):
-        value = {field.name: getattr(value, field.name) for field in fields(value)}
+def _flat(prefix: str, value: Any) -> dict[str, Tensor]:
+    """Return a dataclass, a mapping, an array or a number as tensors by path; nothing of None."""
+    if isinstance(value, Server | Updates | Counts):
+        value = vars(value)
     if isinstance(value, Mapping):
-        named: dict[str, Tensor] = {}
-        for key, entry in value.items():
-            named |= _named(f"{prefix}.{key}", entry)
-        return named
-    return {prefix: torch.from_numpy(value) if isinstance(value, np.ndarray) else value}
+        parts = [_flat(f"{prefix}/{key}", entry) for key, entry in value.items()]
+        return {name: tensor for part in parts for name, tensor in part.items()}
+    if value is None:
+        return {}
+    tensor = value if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value))
+    return {prefix: tensor.contiguous().cpu()}
 
 
-def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors below a prefix, by the rest of their names."""
-    start = f"{prefix}."
-    return {
-        name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)
-    }
+def _nested(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return tensors by path as nested mappings."""
+    nested: dict[str, Any] = {}
+    for path, value in tensors.items():
+        level = nested
+        *parents, last = path.split("/")[1:]
+        for key in parents:
+            level = level.setdefault(key, {})
+        level[last] = value
+    return nested
 
 
-def _updates(tensors: Mapping[str, Tensor], device: torch.device) -> Updates | None:
-    if not tensors:
-        return None
-    rows = {name: value.to(device) for name, value in _below("rows", tensors).items()}
-    return Updates(
-        clients=tensors["clients"].numpy(),
-        born=tensors["born"].numpy(),
-        due=tensors["due"].numpy(),
-        norms=tensors["norms"].numpy(),
-        rows=rows,
-    )
+def _updates(saved: Mapping[str, Any], server: Server) -> Updates:
+    """Return updates on the device of the server."""
+    arrays = {name: x.numpy() for name, x in saved.items() if name != "rows"}
+    rows = {name: value.to(server.models.device) for name, value in saved["rows"].items()}
+    return Updates(rows=rows, **arrays)

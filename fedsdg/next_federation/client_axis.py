@@ -10,12 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Selection = np.ndarray | slice
-"""Clients by position: numbers (int64), a mask (bool) or a slice."""
-
-
 COMMON = {"common": True}
 """Metadata of a dataclass field without a client axis: its value is the same for all clients."""
+Selection = np.ndarray | slice
+"""Clients by position: numbers (int64), a mask (bool) or a slice."""
 
 
 def select(value: Any, selection: Selection) -> Any:
@@ -29,13 +27,10 @@ def select(value: Any, selection: Selection) -> Any:
         return None
     if isinstance(value, Mapping):
         return {name: select(entry, selection) for name, entry in value.items()}
-    if isinstance(selection, slice):
-        return value[selection]
-    if isinstance(value, Tensor):
-        return value[torch.from_numpy(selection).to(value.device)]
     if isinstance(value, list):
-        positions = np.arange(len(value))[selection]
-        return [value[position] for position in positions]
+        return [value[position] for position in np.arange(len(value))[selection]]
+    if isinstance(value, Tensor) and isinstance(selection, np.ndarray):
+        return value[torch.from_numpy(selection).to(value.device)]
     return value[selection]
 
 
@@ -46,15 +41,13 @@ def concatenate(values: Sequence[Any]) -> Any:
         values: As for `select`; None only if all are None.
     """
     first = values[0]
-    if first is None:
-        return None
     if isinstance(first, Mapping):
         return {name: concatenate([value[name] for value in values]) for name in first}
     if isinstance(first, list):
         return [entry for value in values for entry in value]
     if isinstance(first, Tensor):
         return torch.cat(list(values))
-    return np.concatenate(values)
+    return None if first is None else np.concatenate(values)
 
 
 class ClientAxis:
@@ -71,12 +64,8 @@ class ClientAxis:
 
     def followed_by(self, *others: Self) -> Self:
         """Return these clients and then those of the others; empty ones are left out."""
-        parts = [part for part in (self, *others) if len(part)]
-        if not parts:
-            return self
-        joined = {
-            name: concatenate([getattr(part, name) for part in parts]) for name in self._names()
-        }
+        parts = [part for part in (self, *others) if len(part)] or [self]
+        joined = {name: concatenate([getattr(p, name) for p in parts]) for name in self._names()}
         return replace(parts[0], **joined)  # type: ignore[type-var]
 
     def _names(self) -> list[str]:

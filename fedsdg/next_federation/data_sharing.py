@@ -5,12 +5,14 @@ Neither is federated learning: they show what such data are worth.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import numpy as np
 
 from fedsdg.files.columns import Column
-from fedsdg.next_federation.batches import Epochs
+from fedsdg.next_federation.batches import Epochs, split_batches
+from fedsdg.next_federation.conditions.condition import ClientData
 from fedsdg.parts import Range, part
 from fedsdg.rng import stream
 
@@ -21,17 +23,9 @@ class DataSharing:
     central: ClassVar[bool] = False
     "whether one place trains on all samples, in place of the cohort"
 
-    def train(self, shards: list[np.ndarray], seed: int) -> list[np.ndarray]:
-        """Return what each of K clients trains on, given what it holds."""
-        return shards
-
-    def disclosed(self, sizes: np.ndarray) -> np.ndarray | None:
-        """Return the share [K] of its samples that each client gives away; None: nobody does.
-
-        Args:
-            sizes: [K] training samples of every client.
-        """
-        return None
+    def prepare(self, data: ClientData) -> ClientData:
+        """Return the data with what each client trains on, after all conditions."""
+        return data
 
 
 @part
@@ -45,20 +39,18 @@ class SharedSamples(DataSharing):
         Column("clients", "disclosed", "float64", "share of its training samples that it gives"),
     )
 
-    def train(self, shards: list[np.ndarray], seed: int) -> list[np.ndarray]:
-        """Return the samples of each client and those that all give."""
-        generator = stream("partition", seed, 1)
-        given = []
-        for shard in shards:
-            count = int(np.ceil(self.share * len(shard)))
-            given.append(generator.choice(shard, count, replace=False))
-        pool = np.concatenate(given)
-        return [np.union1d(shard, pool) for shard in shards]
-
-    def disclosed(self, sizes: np.ndarray) -> np.ndarray:
-        """Return ceil(share * n_k) / n_k."""
-        shares: np.ndarray = np.ceil(self.share * sizes) / sizes
-        return shares
+    def prepare(self, data: ClientData) -> ClientData:
+        """Add the samples that all give; held-out clients neither give nor receive."""
+        never = data.flags("held_out")
+        generator = stream("partition", data.seed, 1)
+        sizes = np.array([len(shard) for shard in data.train])
+        counts = np.where(never, 0, np.ceil(self.share * sizes)).astype(np.int64)
+        pairs = zip(data.train, counts.tolist(), strict=True)
+        given = [generator.choice(shard, count, replace=False) for shard, count in pairs if count]
+        pool = np.concatenate([data.train[0][:0], *given])
+        both = zip(data.train, never, strict=True)
+        train = [shard if out else np.union1d(shard, pool) for shard, out in both]
+        return replace(data, train=train).with_facts(disclosed=counts / sizes)
 
 
 @part
@@ -68,9 +60,9 @@ class Central(DataSharing):
     central: ClassVar[bool] = True
     columns: ClassVar = SharedSamples.columns
 
-    def disclosed(self, sizes: np.ndarray) -> np.ndarray:
-        """Return 1 for each client."""
-        return np.ones(len(sizes))
+    def prepare(self, data: ClientData) -> ClientData:
+        """Note that clients give away all of their samples, except those held out."""
+        return data.with_facts(disclosed=(~data.flags("held_out")).astype(np.float64))
 
 
 def pooled_batches(pool: np.ndarray, counts: list[int], size: int | None, seed: int) -> Epochs:
@@ -90,6 +82,4 @@ def pooled_batches(pool: np.ndarray, counts: list[int], size: int | None, seed: 
     last = -(-end // len(pool))
     orders = [stream("batches", seed, 0, visit).permutation(pool) for visit in range(first, last)]
     skipped = begin - first * len(pool)
-    samples = np.concatenate(orders)[skipped:][: counts[-1]]
-    step = size or len(samples)
-    return [[samples[k : k + step] for k in range(0, len(samples), step)]]
+    return [split_batches(np.concatenate(orders)[skipped:][: counts[-1]], size)]

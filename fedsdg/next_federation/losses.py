@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, ClassVar
 
 import torch
@@ -14,9 +15,8 @@ from fedsdg.parts import Range, part
 class Loss:
     """Base of losses that a config can choose.
 
-    A loss is called as `loss(logits [B, C], labels [B], reduction="none")` and returns [B], or a
-    number with the reductions "mean" and "sum". `weigh` says how samples count in the
-    mean of a batch.
+    A loss is called as `loss(logits [B, C], labels [B], reduction="none")` and returns [B]. `weigh`
+    says how samples count in the mean of a batch.
     """
 
     plain: ClassVar[bool] = False
@@ -86,7 +86,15 @@ class Focal(Loss):
         log_p = log_softmax(logits, 1).gather(1, labels[:, None])[:, 0]
         smallest = torch.finfo(log_p.dtype).tiny  # its power has a finite slope
         missing = (-torch.expm1(log_p)).clamp_min(smallest)
-        losses = -(missing**self.gamma) * log_p
-        if reduction == "none":
-            return losses
-        return losses.mean() if reduction == "mean" else losses.sum()
+        losses: Tensor = -(missing**self.gamma) * log_p
+        return losses
+
+
+def weights_of_samples(loss: Callable[..., Tensor], labels: Tensor) -> Tensor | None:
+    """Return the weights [n] of samples in the mean of their losses; None: all are equal.
+
+    Args:
+        loss: A `Loss`, or a function such as `torch.nn.functional.cross_entropy`.
+        labels: [n].
+    """
+    return loss.weigh(labels) if isinstance(loss, Loss) else None

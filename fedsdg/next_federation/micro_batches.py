@@ -35,10 +35,10 @@ COPIES = 8
 """Copies of a client's parameters: start, value, gradient, Adam's two, result, temporaries."""
 TEMPORARIES = 1.5
 """Memory of a step over what autograd keeps of it."""
-# torch's allocators, CUDA's runtime and driver, cuBLAS, cuDNN and triton, each in its own words.
-_OUT_OF_MEMORY = re.compile(
+OUT_OF_MEMORY = re.compile(
     r"DefaultCPUAllocator: |out of memory|OUT_OF_MEMORY|ALLOC(ATION)?_FAILED"
 )
+"""What torch's allocators, CUDA's runtime and driver, cuBLAS, cuDNN and triton say."""
 
 
 class MicroBatcher:
@@ -71,20 +71,20 @@ class MicroBatcher:
             MemoryError: Not even one client fits.
         """
         if self.clients_per_pass is None:
-            self.clients_per_pass = rows_per_pass(setup, layout, _largest_batch(setup))
-        lengths = [sum(len(epoch) for epoch in epochs) for epochs in tasks.batches]
-        longest_first = np.argsort([-length for length in lengths], kind="stable")
+            largest = int(setup.sizes.max())
+            batch = min(setup.schedule.batch_size or largest, largest)
+            self.clients_per_pass = rows_per_pass(setup, layout, batch)
+        longest_first = np.argsort([-sum(map(len, own)) for own in tasks.batches], kind="stable")
 
         def in_passes(size: int) -> Results:
             parts = [np.arange(len(tasks))]
             if len(tasks) > size:
                 parts = np.array_split(longest_first, -(-len(tasks) // size))
-            results = []
-            for part in parts:
-                own = tasks.take(part)
-                results.append(
-                    train(setup.model, layout, setup.samples, own, setup.work, phases, where)
-                )
+            common = (setup.work, phases, where)
+            results = [
+                train(setup.model, layout, setup.samples, tasks.take(part), *common)
+                for part in parts
+            ]
             order = np.argsort(np.concatenate(parts))
             return results[0].followed_by(*results[1:]).take(order)
 
@@ -110,11 +110,11 @@ def halving(work: Callable[[int], Result], size: int, what: str) -> tuple[Result
         try:
             return work(size), size
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
             reason = " ".join(str(error).split())
+            if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(reason):
+                raise
         # Here nothing refers to the failed pass any more, and its memory is free.
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
         if size == 1:
             raise MemoryError(
@@ -126,13 +126,6 @@ def halving(work: Callable[[int], Result], size: int, what: str) -> tuple[Result
         size //= 2
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory ran out, of whatever device."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
-
-
 def rows_per_pass(setup: Setup, layout: Layout, batch: int) -> int:
     """Return how many clients, with batches of so many images, fit into a pass."""
     images = setup.samples.images
@@ -141,37 +134,26 @@ def rows_per_pass(setup: Setup, layout: Layout, batch: int) -> int:
         total = torch.cuda.get_device_properties(images.device).total_memory
         budget = int(GPU_SHARE * total) // int(os.environ.get(SHARING, "1"))
     model: Any = setup.model
-    return max(1, budget // _bytes_of_a_client(model, layout, batch, images))
-
-
-def _largest_batch(setup: Setup) -> int:
-    largest = int(setup.sizes.max())
-    return min(setup.schedule.batch_size or largest, largest)
+    # The difference leaves out the frozen weights, which all clients share.
+    kept = [_bytes_of_autograd(model, layout, clients, batch, images) for clients in (1, 2)]
+    numbers = COPIES * (layout.d + layout.d_private) * images.element_size()
+    return max(1, budget // (int(TEMPORARIES * (kept[1] - kept[0])) + numbers))
 
 
 @lru_cache(maxsize=8)
-def _bytes_of_a_client(model: Any, layout: Layout, batch: int, images: Tensor) -> int:
-    """Return the memory that one more client adds to a pass.
+def _bytes_of_autograd(model: Any, layout: Layout, clients: int, batch: int, images: Tensor) -> int:
+    """Return the memory that autograd keeps for the backward pass of so many clients."""
+    named: dict[str, Tensor] = {}
+    for specs, width in ((layout.communicated, layout.d), (layout.private, layout.d_private)):
+        matrix = images.new_zeros(clients, width)
+        named |= leaves(matrix, torch.zeros_like(matrix), specs)
+    storages: dict[int, torch.UntypedStorage] = {}
 
-    What autograd keeps is measured for two clients and for one; the difference leaves out the
-    frozen weights, which all clients share.
-    """
-    kept = []
-    for clients in (1, 2):
-        named: dict[str, Tensor] = {}
-        for specs, width in ((layout.communicated, layout.d), (layout.private, layout.d_private)):
-            matrix = torch.zeros(clients, width, device=images.device)
-            named |= leaves(matrix, torch.zeros_like(matrix), specs)
-        storages: dict[int, torch.UntypedStorage] = {}
+    def pack(tensor: Tensor) -> None:
+        # Held until all are counted, so that no address stands for two.
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
 
-        def pack(tensor: Tensor, storages: dict[int, torch.UntypedStorage] = storages) -> None:
-            # Held until all are counted, so that no address stands for two.
-            storage = tensor.untyped_storage()
-            storages[storage.data_ptr()] = storage
-
-        some = images[:1].expand(clients * batch, *images.shape[1:])
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
-            model.logits(some, [batch] * clients, named)
-        kept.append(sum(storage.nbytes() for storage in storages.values()))
-    numbers = COPIES * (layout.d + layout.d_private)
-    return int(TEMPORARIES * (kept[1] - kept[0])) + numbers * images.element_size()
+    some = images[:1].expand(clients * batch, *images.shape[1:])
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
+        model.logits(some, [batch] * clients, named)
+    return sum(storage.nbytes() for storage in storages.values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -18,8 +18,13 @@ from torch import Tensor
 from fedsdg.next_federation.model_names import adam_step, adam_step_suits, root
 from fedsdg.parts import Range, part
 
+Rate = Tensor | float
+"""A learning rate: one number, or one for each column [d]."""
+Memory = Mapping[str, Tensor]
+"""What an optimiser remembers of rows [n, d], by name."""
 
-def descend(parameters: Tensor, direction: Tensor, rate: Tensor | float) -> None:
+
+def descend(parameters: Tensor, direction: Tensor, rate: Rate) -> None:
     """Take the step theta <- theta - eta * direction in place.
 
     Args:
@@ -42,12 +47,7 @@ class RowOptimiser:
         return ()
 
     def move(
-        self,
-        parameters: Tensor,
-        gradients: Tensor,
-        rate: Tensor | float,
-        memory: Mapping[str, Tensor],
-        step: Tensor,
+        self, parameters: Tensor, gradients: Tensor, rate: Rate, memory: Memory, step: Tensor
     ) -> None:
         """Take one step in place.
 
@@ -65,6 +65,8 @@ class RowOptimiser:
 class Adam(RowOptimiser):
     """theta <- theta - eta m^ / (sqrt(v^) + eps) (Kingma & Ba 2015), without weight decay."""
 
+    memory: ClassVar[tuple[str, ...]] = ("mean", "square")
+
     beta1: Annotated[float, Range(0, 0.999999)] = 0.9
     "β₁, share of the past in m"
     beta2: Annotated[float, Range(0, 0.999999)] = 0.999
@@ -72,18 +74,8 @@ class Adam(RowOptimiser):
     epsilon: Annotated[float, Range(1e-12, 1)] = 1e-8
     "ε beside √v̂"
 
-    @property
-    def memory(self) -> tuple[str, ...]:
-        """Both moments: m as `mean`, v as `square`."""
-        return ("mean", "square")
-
     def move(
-        self,
-        parameters: Tensor,
-        gradients: Tensor,
-        rate: Tensor | float,
-        memory: Mapping[str, Tensor],
-        step: Tensor,
+        self, parameters: Tensor, gradients: Tensor, rate: Rate, memory: Memory, step: Tensor
     ) -> None:
         """Take one step in place."""
         if adam_step_suits(parameters):
@@ -105,12 +97,7 @@ class Adam(RowOptimiser):
         descend(parameters, direction, rate)
 
     def _move_compiled(
-        self,
-        parameters: Tensor,
-        gradients: Tensor,
-        rate: Tensor | float,
-        memory: Mapping[str, Tensor],
-        step: Tensor,
+        self, parameters: Tensor, gradients: Tensor, rate: Rate, memory: Memory, step: Tensor
     ) -> None:
         """Take the step by the compiled pass, for runs of rows with equal numbers of steps."""
         width = parameters.shape[1]
@@ -143,12 +130,7 @@ class AdamW(Adam):
     "λ of θ ← (1 − η λ) θ, before each step"
 
     def move(
-        self,
-        parameters: Tensor,
-        gradients: Tensor,
-        rate: Tensor | float,
-        memory: Mapping[str, Tensor],
-        step: Tensor,
+        self, parameters: Tensor, gradients: Tensor, rate: Rate, memory: Memory, step: Tensor
     ) -> None:
         """Take one step in place."""
         if self.weight_decay:
@@ -176,12 +158,7 @@ class Sgd(RowOptimiser):
         return ("velocity",) if self.momentum else ()
 
     def move(
-        self,
-        parameters: Tensor,
-        gradients: Tensor,
-        rate: Tensor | float,
-        memory: Mapping[str, Tensor],
-        step: Tensor,
+        self, parameters: Tensor, gradients: Tensor, rate: Rate, memory: Memory, step: Tensor
     ) -> None:
         """Take one step in place."""
         if self.weight_decay:
@@ -198,21 +175,13 @@ class Sgd(RowOptimiser):
 class Adagrad(RowOptimiser):
     """theta <- theta - eta g / (sqrt(s) + eps) with s <- s + g^2 (Duchi et al. 2011)."""
 
+    memory: ClassVar[tuple[str, ...]] = ("squares",)
+
     epsilon: Annotated[float, Range(1e-12, 1)] = 1e-10
     "ε beside √Σ g²"
 
-    @property
-    def memory(self) -> tuple[str, ...]:
-        """The sums of squares s."""
-        return ("squares",)
-
     def move(
-        self,
-        parameters: Tensor,
-        gradients: Tensor,
-        rate: Tensor | float,
-        memory: Mapping[str, Tensor],
-        step: Tensor,
+        self, parameters: Tensor, gradients: Tensor, rate: Rate, memory: Memory, step: Tensor
     ) -> None:
         """Take one step in place."""
         squares = memory["squares"].addcmul_(gradients, gradients)

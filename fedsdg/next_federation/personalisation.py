@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from fedsdg.next_federation.optimisers import RowOptimiser, Sgd
 from fedsdg.next_federation.tasks import PRIVATE, SHARED, Phase
 from fedsdg.next_federation.terms import GatePenalty, PersonalProximal, PrivatePenalty, Term
 from fedsdg.parts import Absent, Range, part
@@ -44,9 +43,9 @@ class Personalisation:
         return ()
 
     @property
-    def private_optimiser(self) -> RowOptimiser | None:
-        """The optimiser of what is private; None: that of the run."""
-        return None
+    def own_optimiser(self) -> str:
+        """The optimiser of what is private: that of the `training`, or plain `sgd`."""
+        return "training"
 
     @property
     def gate_samples(self) -> str:
@@ -54,14 +53,9 @@ class Personalisation:
         return "all"
 
     @property
-    def tuning_epochs(self) -> int:
-        """Epochs for which a copy is tuned before an evaluation; it is discarded afterwards."""
-        return 0
-
-    @property
-    def head_alone(self) -> bool:
-        """Whether the head alone is tuned before an evaluation."""
-        return False
+    def tuning(self) -> tuple[int, bool]:
+        """Epochs for which a copy is tuned before an evaluation, and whether its head alone is."""
+        return 0, False
 
     def phases(self, epochs: int) -> tuple[Phase, ...]:
         """Return the parts of a client's training in a round of so many epochs."""
@@ -77,10 +71,7 @@ class Shared(Personalisation):
 class LocalOnly(Personalisation):
     """Every parameter is private: nothing is sent and there is no global model."""
 
-    @property
-    def adapters(self) -> Mapping[str, Any]:
-        """All parameters in the private row."""
-        return {"local": True}
+    adapters: ClassVar[Mapping[str, Any]] = {"local": True}
 
 
 @part
@@ -161,10 +152,7 @@ class DualPath(Personalisation):
 class PrivateHead(Personalisation):
     """FedPer (Arivazhagan et al. 2019): each client has a head; everything trains together."""
 
-    @property
-    def adapters(self) -> Mapping[str, Any]:
-        """A private head."""
-        return {"head": "private"}
+    adapters: ClassVar[Mapping[str, Any]] = {"head": "private"}
 
 
 @part
@@ -212,10 +200,7 @@ class ResidualHead(Personalisation):
     one along the balanced softmax of W_g alone.
     """
 
-    @property
-    def adapters(self) -> Mapping[str, Any]:
-        """A private addition to the head."""
-        return {"head": "residual"}
+    adapters: ClassVar[Mapping[str, Any]] = {"head": "residual"}
 
     def phases(self, epochs: int) -> tuple[Phase, ...]:
         """Return one phase of two turns."""
@@ -244,14 +229,9 @@ class FineTune(Personalisation):
         return {} if self.head == "shared" else {"head": self.head}
 
     @property
-    def tuning_epochs(self) -> int:
-        """Epochs of the copy."""
-        return self.personal_epochs
-
-    @property
-    def head_alone(self) -> bool:
-        """Whether the head alone is tuned."""
-        return self.tunes == "head"
+    def tuning(self) -> tuple[int, bool]:
+        """Epochs of the copy or of its head."""
+        return self.personal_epochs, self.tunes == "head"
 
 
 @part
@@ -276,11 +256,6 @@ class Ditto(Personalisation):
     def mixed_weight(self) -> float | None:
         """The client uses v alone."""
         return 1.0
-
-    @property
-    def private_optimiser(self) -> RowOptimiser | None:
-        """Plain SGD, or that of the run."""
-        return Sgd() if self.own_optimiser == "sgd" else None
 
     def phases(self, epochs: int) -> tuple[Phase, ...]:
         """Return theta, then v."""
@@ -308,11 +283,6 @@ class Apfl(Personalisation):
     def mixed_weight(self) -> float | None:
         """The weight a."""
         return self.weight
-
-    @property
-    def private_optimiser(self) -> RowOptimiser | None:
-        """Plain SGD, or that of the run."""
-        return Sgd() if self.own_optimiser == "sgd" else None
 
     def phases(self, epochs: int) -> tuple[Phase, ...]:
         """Return one phase of two turns."""
@@ -345,10 +315,7 @@ class Interpolate(Personalisation):
 class FrozenA(Personalisation):
     """FFA-LoRA (Sun et al. 2024): each A stays as drawn; B and the head are trained and sent."""
 
-    @property
-    def adapters(self) -> Mapping[str, Any]:
-        """Frozen factors A."""
-        return {"factor_a": "frozen"}
+    adapters: ClassVar[Mapping[str, Any]] = {"factor_a": "frozen"}
 
 
 @part
@@ -368,10 +335,7 @@ class PrivateB(Personalisation):
 class Alternating(Personalisation):
     """RoLoRA (Chen et al. 2025): B and head train in odd rounds, A and head in even ones."""
 
-    @property
-    def adapters(self) -> Mapping[str, Any]:
-        """Factors that train in turns."""
-        return {"alternate": True}
+    adapters: ClassVar[Mapping[str, Any]] = {"alternate": True}
 
 
 @part

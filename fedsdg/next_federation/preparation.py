@@ -13,100 +13,83 @@ from fedsdg.data.datasets import stratified_choice
 from fedsdg.data.images import Pictures
 from fedsdg.data.partition import TRAIN, VAL, Partition
 from fedsdg.next_federation.accuracy import ClientTestView, class_weights
-from fedsdg.next_federation.conditions.condition import ClientData, Condition
+from fedsdg.next_federation.client_groups import clients_in
+from fedsdg.next_federation.conditions.condition import ClientData
 from fedsdg.rng import stream
 
 LABEL_SKEWS = ("dirichlet", "classes", "column")
 """Skews under which clients hold the classes in shares of their own."""
 
 
-def prepared_data(
-    partition: Partition, num_classes: int, conditions: Sequence[Condition], seed: int
-) -> ClientData:
-    """Return the clients' data after all conditions, in their order.
+def client_data(partition: Partition, num_classes: int, held_out: float, seed: int) -> ClientData:
+    """Return the clients' data as the partition divides them.
 
     Args:
         partition: Who holds which sample.
         num_classes: C.
-        conditions: In the order in which they change the data.
+        held_out: Share of the clients that never train; those of a smaller share are among them.
         seed: That of the run.
     """
     train = partition.shards(TRAIN)
-    data = ClientData(
+    everyone = np.arange(len(train))
+    facts = {}
+    if held_out:
+        order = stream("held-out", seed).permutation(len(train))
+        facts["held_out"] = np.isin(everyone, order[: clients_in(held_out, len(train))])
+    return ClientData(
         seed=seed,
         num_classes=num_classes,
         owner=partition.client,
+        true_labels=partition.label,
         labels=partition.label.copy(),
         train=train,
         val=partition.shards(VAL),
         class_names=np.tile(np.arange(num_classes), (len(train), 1)),
+        facts=facts,
     )
-    for condition in conditions:
-        data = condition.prepare(data)
-    return data
 
 
-def images_as_seen(data: ClientData, images: Tensor, pictures: Pictures) -> Tensor:
-    """Return the images [n, ...] with each client's own as it sees them."""
-    if not data.views:
-        return images
-    seen = images.clone()
-    for client, view in data.views.items():
-        held = np.flatnonzero(data.owner == client)
-        seen[torch.from_numpy(held).to(images.device)] = _through(view, held, images, pictures)
-    return seen
-
-
-def with_test_views(
-    data: ClientData,
-    images: Tensor,
-    pictures: Pictures,
-    true_labels: np.ndarray,
-    test: np.ndarray,
-    *,
-    by_class: bool,
+def as_clients_see(
+    data: ClientData, images: Tensor, pictures: Pictures, test: np.ndarray, skew: str
 ) -> tuple[Tensor, np.ndarray, ClientTestView]:
-    """Return the global test set as each client sees it.
+    """Return all images as their clients see them, and the global test set as each client sees it.
 
     Args:
         data: The clients' data.
-        images: [n, ...] all images, with each client's own as it sees them.
+        images: [n, ...] the images as a model takes them.
         pictures: The images as they are stored.
-        true_labels: int64 [n].
         test: int64 [G] sample numbers of the global test set.
-        by_class: Whether images weigh by the client's class shares.
+        skew: How clients differ in their classes; under label skew test images weigh by them.
 
     Returns:
         Images and labels, to which the test images of each view are appended, and the test views.
     """
-    begins: dict[int, int] = {}
-    all_images = [images]
-    all_labels = [data.labels]
-    for view in data.views.values():
-        if id(view) not in begins:
-            begins[id(view)] = sum(len(labels) for labels in all_labels)
-            all_images.append(_through(view, test, images, pictures))
-            all_labels.append(true_labels[test])
-    classes = true_labels[test]
-    index: list[np.ndarray] = []
-    weights: list[np.ndarray] = []
-    for client in range(data.num_clients):
-        seen = test
-        if client in data.views:
-            begin = begins[id(data.views[client])]
-            seen = np.arange(begin, begin + len(test))
-        index.append(seen)
-        held = np.bincount(true_labels[data.owner == client], minlength=data.num_classes)
-        weights.append(class_weights(held if by_class else None, classes))
-    labels = [names[classes] for names in data.class_names]
-    views = ClientTestView(index, labels, weights)
-    return torch.cat(all_images), np.concatenate(all_labels), views
 
+    def through(view: Any, numbers: np.ndarray) -> Tensor:
+        seen = view(pictures.stored[numbers], numbers)
+        return torch.from_numpy(pictures.prepared(seen)).to(images)
 
-def _through(view: Any, numbers: np.ndarray, like: Tensor, pictures: Pictures) -> Tensor:
-    """Return the images with these sample numbers through a view, as a model takes them."""
-    seen = view(pictures.stored[numbers], numbers)
-    return torch.from_numpy(pictures.prepared(seen)).to(like)
+    distinct = list({id(view): view for view in data.views.values()}.values())
+    begins = {id(view): len(images) + k * len(test) for k, view in enumerate(distinct)}
+    images = images.clone() if distinct else images
+    for client, view in data.views.items():
+        numbers = np.flatnonzero(data.owner == client)
+        images[torch.from_numpy(numbers).to(images.device)] = through(view, numbers)
+    index = [test] * data.num_clients
+    for client, view in data.views.items():
+        index[client] = np.arange(begins[id(view)], begins[id(view)] + len(test))
+    classes = data.true_labels[test]
+    owners = [data.true_labels[data.owner == client] for client in range(data.num_clients)]
+    shares = [np.bincount(labels, minlength=data.num_classes) for labels in owners]
+    by_class = skew.partition("~")[0] in LABEL_SKEWS
+    views = ClientTestView(
+        index=index,
+        labels=[names[classes] for names in data.class_names],
+        weights=[class_weights(held if by_class else None, classes) for held in shares],
+    )
+    images = torch.cat([images, *(through(view, test) for view in distinct)])
+    labels = np.concatenate([data.labels, *([classes] * len(distinct))])
+    return images, labels, views
 
 
 def test_set(partition: Partition, wanted: int | None, seed: int, *, fixed: bool) -> np.ndarray:

@@ -11,10 +11,9 @@ from torch import Tensor
 from fedsdg.aggregation.types import UploadRequest
 from fedsdg.next_federation.batches import all_batches
 from fedsdg.next_federation.client_axis import select
-from fedsdg.next_federation.losses import Loss
 from fedsdg.next_federation.micro_batches import rows_per_pass
 from fedsdg.next_federation.model_names import leaves, model_losses
-from fedsdg.next_federation.scoring import mean_losses
+from fedsdg.next_federation.scoring import mean_losses, sample_masses
 from fedsdg.next_federation.setup import Server, Setup
 from fedsdg.next_federation.tasks import Results, Tasks
 from fedsdg.rng import stream
@@ -66,11 +65,10 @@ def model_scores(
         return Measured()
     count = len(server.models)
     scores = server.models.new_full((len(tasks), count), torch.nan, dtype=torch.float64)
-    most = 0
+    tried = np.arange(count)
     for row, client in enumerate(tasks.clients.tolist()):
-        tried = np.arange(count)
         if request.sample is not None:
-            others = np.delete(tried, client)
+            others = np.delete(np.arange(count), client)
             generator = stream("probe", setup.seed, t, client)
             size = min(request.sample, len(others))
             tried = np.sort(generator.choice(others, size, replace=False))
@@ -78,8 +76,7 @@ def model_scores(
         shards = [setup.shards.train[client]] * len(tried)
         private = tasks.private[row].expand(len(tried), -1)
         scores[row, place] = mean_losses(setup, shards, server.models[place], private)
-        most = max(most, len(tried))
-    return Measured({"scores": scores}, models_down=most)
+    return Measured({"scores": scores}, models_down=len(tried))
 
 
 def cross_losses(setup: Setup, tasks: Tasks, results: Results) -> Measured:
@@ -90,33 +87,28 @@ def cross_losses(setup: Setup, tasks: Tasks, results: Results) -> Measured:
     """
     shards = [setup.shards.train[client] for client in tasks.clients]
     benchmark = [setup.shards.benchmark] * len(tasks)
-    global_loss = mean_losses(setup, shards, tasks.start, tasks.private)
-    benchmark_loss = mean_losses(setup, benchmark, results.theta, results.private)
-    return Measured(
-        {"global_loss": global_loss[:, None], "benchmark_loss": benchmark_loss[:, None]}
-    )
+    rows = {
+        "global_loss": mean_losses(setup, shards, tasks.start, tasks.private)[:, None],
+        "benchmark_loss": mean_losses(setup, benchmark, results.theta, results.private)[:, None],
+    }
+    return Measured(rows)
 
 
 def fisher_information(setup: Setup, tasks: Tasks, results: Results) -> Measured:
     """Return I_k = sum_i w_i (grad l_i)^2 / sum_i w_i at theta_k, and I_k theta_k (FedCurv).
 
-    [M, d] each, of the communicated row; w are the weights of samples in the loss. Every sample is
-    a client of its own for the length of one backward pass.
+    [M, d] each, of the communicated row; w are the weights of samples in the loss.
     """
     shards = [setup.shards.train[client] for client in tasks.clients]
     batches = setup.batches_per_epoch(tasks.clients)
     if tasks.limits is not None:
         batches = tasks.limits[:, len(setup.stages) - 1]
-        for row, most in enumerate(batches.tolist()):
-            in_time = all_batches(tasks.batches[row])[:most]
-            shards[row] = np.sort(np.concatenate(in_time))
+        pairs = zip(tasks.batches, batches.tolist(), strict=True)
+        in_time = [all_batches(epochs)[:most] for epochs, most in pairs]
+        shards = [np.sort(np.concatenate(given)) for given in in_time]
     index = np.concatenate(shards)
     owner = np.repeat(np.arange(len(shards)), [len(shard) for shard in shards])
-    mass = np.ones(len(index))
-    loss = setup.work.loss
-    weights = loss.weigh(setup.samples.labels) if isinstance(loss, Loss) else None
-    if weights is not None:
-        mass = weights.cpu().numpy()[index]
+    mass = sample_masses(setup, index)
     fisher = torch.zeros_like(results.theta)
     size = min(MOST, rows_per_pass(setup, setup.layout, 1))
     for begin in range(0, len(index), size):
@@ -125,19 +117,20 @@ def fisher_information(setup: Setup, tasks: Tasks, results: Results) -> Measured
         for row in np.unique(owner[chunk]):
             fisher[row] += squares[torch.from_numpy(owner[chunk] == row)].sum(0)
     fisher /= torch.from_numpy(np.bincount(owner, mass)).to(fisher)[:, None]
-    rows = {"fisher": fisher, "fisher_theta": fisher * results.theta}
-    return Measured(rows, gradients=batches)
+    return Measured({"fisher": fisher, "fisher_theta": fisher * results.theta}, gradients=batches)
 
 
 def _squared_gradients(
     setup: Setup, results: Results, index: np.ndarray, owner: np.ndarray, mass: np.ndarray
 ) -> Tensor:
-    """Return mass times the squared gradient [n, d] of each sample's loss at its owner's model."""
-    layout = setup.layout
+    """Return mass times the squared gradient [n, d] of each sample's loss at its owner's model.
+
+    Every sample is a client of its own for the length of one backward pass.
+    """
     theta = select(results.theta, owner)
     gradients = torch.zeros_like(theta)
-    named = leaves(theta, gradients, layout.communicated)
-    named |= leaves(select(results.private, owner), None, layout.private)
+    named = leaves(theta, gradients, setup.layout.communicated)
+    named |= leaves(select(results.private, owner), None, setup.layout.private)
     images = select(setup.samples.images, index)
     labels = select(setup.samples.labels, index)
     # The loss comes multiplied by its weight w, whose square would count w twice.

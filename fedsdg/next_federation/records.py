@@ -3,208 +3,159 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 
 from fedsdg.aggregation.rows import MemoryRows
-from fedsdg.aggregation.types import Aggregate
 from fedsdg.aggregation.weights import weight_summary
 from fedsdg.files import hint
 from fedsdg.files.columns import Column
 from fedsdg.files.records import CLIENTS_SCHEMA, METRICS_OF_GROUPS, ROUNDS_SCHEMA
-from fedsdg.next_federation.conditions.condition import Participation
 from fedsdg.next_federation.model_names import sigmoid
-from fedsdg.next_federation.setup import Server, Setup, Updates
-from fedsdg.next_federation.store import ClientRows
-from fedsdg.next_federation.tasks import Results
+from fedsdg.next_federation.observers.observer import RoundView
+from fedsdg.next_federation.setup import Setup
+
+COLUMNS = (
+    Column(
+        "rounds",
+        "personal_steps",
+        "int64",
+        "steps beyond those on what all methods train: of a second model and of private "
+        "parameters alone, which local_steps counts as well, and those of evaluation_steps",
+    ),
+    Column(
+        "rounds",
+        "evaluation_steps",
+        "int64",
+        "steps before this evaluation, whose result is discarded; local_steps leaves them out",
+    ),
+    Column("clients", "held_out", "bool", "whether it never trains"),
+)
+"""What every run adds to the schemas of the records."""
 
 
-class Records:
-    """What every run adds to the schemas."""
+def add_records(view: RoundView) -> None:
+    """Add losses, penalties, norms, weights and alignment to the records of a round.
 
-    columns: ClassVar[tuple[Column, ...]] = (
-        Column(
-            "rounds",
-            "personal_steps",
-            "int64",
-            "steps beyond those on what all methods train: of a second model and of private "
-            "parameters alone, which local_steps counts as well, and those of evaluation_steps",
-        ),
-        Column(
-            "rounds",
-            "evaluation_steps",
-            "int64",
-            "steps before this evaluation, whose result is discarded; local_steps leaves them out",
-        ),
-        Column("clients", "held_out", "bool", "whether it never trains"),
-        Column("clients", "gate_penalty", "float64", "Σ_l m_l over the gates of its branch"),
-        Column("clients", "private_penalty", "float64", "Σ θ_p² over its private entries"),
-        Column("clients", "private_shares", "list of float64", "the private share of each block"),
-        Column("clients", "private_ratio", "float64", "‖θ_p‖ / ‖θ_g‖ over adapters alone"),
-    )
-
-
-def round_row(
-    setup: Setup,
-    t: int,
-    results: Results,
-    arrived: Updates,
-    outcome: Aggregate,
-    before: Server,
-    after: Server,
-) -> dict[str, Any]:
-    """Return the record of round t: losses, penalties, norms, weights and alignment.
-
-    Args:
-        setup: The federation.
-        t: The round.
-        results: Of the clients that have trained.
-        arrived: The updates that the server has aggregated.
-        outcome: Of the rule.
-        before: The server before the round.
-        after: The server after it.
+    Every client that trained, or whose update arrived, gets a record.
     """
-    row: dict[str, Any] = {
-        "round": t,
-        "local_steps": int(results.steps.sum()),
-        "samples_processed": int(results.samples.sum()),
-        "personal_steps": int(results.personal.sum()),
-        "degenerate": float(outcome.diagnostics.get("degenerate", 0.0)),
-        "evaluated": setup.schedule.evaluates(t),
+    view.row |= {
+        "round": view.t,
+        "local_steps": int(view.results.steps.sum()),
+        "samples_processed": int(view.results.samples.sum()),
+        "personal_steps": int(view.results.personal.sum()),
+        "degenerate": float(view.outcome.diagnostics.get("degenerate", 0.0)),
+        "evaluated": view.setup.schedule.evaluates(view.t),
+        **_losses_and_penalties(view),
+        **_updates_and_weights(view),
     }
-    trained = results.loss[~np.isnan(results.loss)]
-    if len(trained):
-        row["train_loss"] = float(trained.mean())
-    row |= _penalties(setup, results)
-    if setup.layout.d and len(arrived):
+    both = np.union1d(view.participation.present, view.arrived.clients)
+    view.clients |= {k: facts_of_client(view.setup, view.t, k) for k in both.tolist()}
+    _add_training(view)
+    _add_aggregation(view)
+
+
+def _losses_and_penalties(view: RoundView) -> dict[str, float]:
+    """Return means over the clients that trained; penalties are without their weights."""
+    columns = view.setup.columns
+    private = view.results.private
+    row = {}
+    if not np.isnan(view.results.loss).all():
+        row["train_loss"] = float(np.nanmean(view.results.loss))
+    if len(private) and len(columns.gates):
+        gates = sigmoid(private[:, columns.gates])
+        row["gate_penalty"] = float(gates.sum(1).double().mean())
+    if len(private) and bool(columns.factors.any()):
+        squares = (private.square() * columns.factors).sum(1)
+        row["private_penalty"] = float(squares.double().mean())
+    return row
+
+
+def _updates_and_weights(view: RoundView) -> dict[str, float]:
+    """Return norms of the updates that arrived, summaries of weights and alignment, and attacks."""
+    arrived = view.arrived
+    row: dict[str, float] = {}
+    if view.setup.layout.d and len(arrived):
         statistics = MemoryRows.of_matrix(arrived.update).measure()
         spread = (statistics.norms**2).mean() - statistics.reference_norm**2
         row["update_norm_mean"] = float(statistics.norms.mean())
         row["update_norm_max"] = float(statistics.norms.max())
         row["drift"] = float(np.sqrt(max(spread, 0.0)))
-    if outcome.weights is not None:
-        summary = weight_summary(outcome.weights)
+    if view.outcome.weights is not None:
+        summary = weight_summary(view.outcome.weights)
         row |= {f"weight_{name}": value for name, value in summary.items()}
-    alignment = np.asarray(outcome.diagnostics.get("alignment", ()), dtype=np.float64)
+    alignment = np.asarray(view.outcome.diagnostics.get("alignment", ()), dtype=np.float64)
     alignment = alignment[~np.isnan(alignment)]  # of clients that the rule did not look at
     if len(alignment):
         row["alignment_mean"] = float(alignment.mean())
         row["alignment_min"] = float(alignment.min())
         row["alignment_max"] = float(alignment.max())
-    if "attacker" in setup.facts:
-        row |= _attack_columns(setup, arrived, before, after)
+    if "attacker" in view.setup.facts:
+        honest = view.setup.honest[arrived.clients]
+        row["attackers"] = int((~honest).sum())
+        if len(view.after.models) == 1 and honest.any():
+            mean = arrived.take(honest).update.double().mean(0)
+            step = (view.after.models - view.before.models)[0].double()
+            row["honest_distance"] = float((step - mean).norm())
     return row
 
 
-def _penalties(setup: Setup, results: Results) -> dict[str, float]:
-    """Return the means over the cohort of both penalties of Eq. 5, without their weights."""
-    columns = setup.columns
-    row = {}
-    if len(results) and len(columns.gates):
-        gates = sigmoid(results.private[:, columns.gates])
-        row["gate_penalty"] = float(gates.sum(1).double().mean())
-    if len(results) and bool(columns.factors.any()):
-        squares = (results.private.square() * columns.factors).sum(1)
-        row["private_penalty"] = float(squares.double().mean())
-    return row
+def _add_training(view: RoundView) -> None:
+    """Add to the records of clients what they have trained."""
+    sends = view.participation.sends
+    for k, client in enumerate(view.participation.present.tolist()):
+        view.clients[client] |= {
+            "participated": True,
+            "local_steps": int(view.results.steps[k]),
+            "samples_processed": int(view.results.samples[k]),
+        }
+        if not np.isnan(view.results.loss[k]):
+            view.clients[client]["train_loss"] = float(view.results.loss[k])
+        if not sends[k]:
+            view.clients[client]["out_of_time"] = True
 
 
-def _attack_columns(
-    setup: Setup, arrived: Updates, before: Server, after: Server
-) -> dict[str, float]:
-    """Return the number of attackers, and the distance of the step from the honest mean."""
-    honest = setup.honest[arrived.clients]
-    row: dict[str, float] = {"attackers": int((~honest).sum())}
-    if len(after.models) == 1 and honest.any():
-        mean = arrived.take(honest).update.double().mean(0)
-        step = (after.models - before.models)[0].double()
-        row["honest_distance"] = float((step - mean).norm())
-    return row
-
-
-def client_rows(
-    setup: Setup,
-    t: int,
-    participation: Participation,
-    results: Results,
-    arrived: Updates,
-    outcome: Aggregate,
-) -> dict[int, dict[str, Any]]:
-    """Return a record for each client that trained or whose update arrived, by client.
-
-    Args:
-        setup: The federation.
-        t: The round.
-        participation: Who took part.
-        results: Of the clients that have trained.
-        arrived: The updates that the server has aggregated.
-        outcome: Of the rule.
-    """
-    present = participation.present
-    rows = {}
-    for client in np.union1d(present, arrived.clients).tolist():
-        rows[client] = facts_of_client(setup, t, client)
-    for k, client in enumerate(present.tolist()):
-        row = rows[client]
-        row["participated"] = True
-        row["local_steps"] = int(results.steps[k])
-        row["samples_processed"] = int(results.samples[k])
-        if not np.isnan(results.loss[k]):
-            row["train_loss"] = float(results.loss[k])
-        if not participation.sends[k]:
-            row["out_of_time"] = True
-    norms = torch.linalg.vector_norm(arrived.update, dim=1, dtype=torch.float64).cpu().numpy()
-    diagnostics = _diagnostics_of_clients(setup, outcome)
+def _add_aggregation(view: RoundView) -> None:
+    """Add to the records of clients what the server made of their updates."""
+    arrived = view.arrived
+    declared = {one.name for one in view.setup.declared_columns if one.table == "diagnostics"}
+    given = {n: v for n, v in view.outcome.diagnostics.items() if n in declared | {"alignment"}}
+    if view.outcome.weights is not None:
+        given["weight"] = view.outcome.weights
+    if view.setup.layout.d:
+        norms = torch.linalg.vector_norm(arrived.update, dim=1, dtype=torch.float64)
+        given["update_norm"] = norms.cpu()
+    values = {name: np.asarray(value).tolist() for name, value in given.items()}
     for k, client in enumerate(arrived.clients.tolist()):
-        row = rows[client]
-        if outcome.weights is not None:
-            row["weight"] = float(outcome.weights[k])
-        for name, values in diagnostics.items():
-            row[name] = values[k]
-        if setup.layout.d:
-            row["update_norm"] = float(norms[k])
-        if arrived.born[k] < t:
-            row["age"] = t - int(arrived.born[k])
-    return rows
-
-
-def _diagnostics_of_clients(setup: Setup, outcome: Aggregate) -> dict[str, list[Any]]:
-    """Return what the rule says of each client, under the names that it declares."""
-    declared = {column.name for column in setup.declared_columns if column.table == "diagnostics"}
-    diagnostics = {}
-    for name, values in outcome.diagnostics.items():
-        if name in declared | {"alignment"}:
-            diagnostics[name] = np.asarray(values).tolist()
-    return diagnostics
+        view.clients[client] |= {name: value[k] for name, value in values.items()}
+        if arrived.born[k] < view.t:
+            view.clients[client]["age"] = view.t - int(arrived.born[k])
 
 
 def facts_of_client(setup: Setup, t: int, client: int) -> dict[str, Any]:
     """Return the columns of a client that its training does not change."""
-    row: dict[str, Any] = {
+    facts = {name: values[client].item() for name, values in setup.facts.items()}
+    return {
         "round": t,
         "client": client,
         "participated": False,
         "n_train": len(setup.shards.train[client]),
         "n_val": len(setup.shards.val[client]),
         "n_test": len(setup.shards.test[client]),
+        **facts,
     }
-    for name, values in setup.facts.items():
-        row[name] = values[client].item()
-    return row
 
 
-def add_gates(
-    setup: Setup, kept: ClientRows, clients: np.ndarray, rows: Mapping[int, dict[str, Any]]
-) -> None:
+def add_gates(view: RoundView) -> None:
     """Add the gates of the clients that have trained to their records."""
-    trained = clients[kept.counts.trained[clients] > 0]
-    if not len(setup.columns.gates) or not len(trained):
+    clients = np.array([k for k in view.clients if view.kept.counts.trained[k]], dtype=np.int64)
+    if not len(view.setup.columns.gates) or not len(clients):
         return
-    logits = kept.read("private", trained)[:, setup.columns.gates].double().cpu()
-    for client, own in zip(trained.tolist(), logits, strict=True):
-        rows[client]["gates"] = torch.sigmoid(own).tolist()
+    logits = view.kept.read("private", clients)[:, view.setup.columns.gates].double().cpu()
+    for client, own in zip(clients.tolist(), logits, strict=True):
+        view.clients[client]["gates"] = torch.sigmoid(own).tolist()
 
 
 def require_declared(
@@ -220,17 +171,15 @@ def require_declared(
     Raises:
         ValueError: A column is not declared.
     """
-    columns = (*Records.columns, *setup.declared_columns)
-    of_rounds = {column.name for column in columns if column.table == "rounds"}
-    of_clients = {column.name for column in columns if column.table != "rounds"}
-    known = {
-        "rounds": {*ROUNDS_SCHEMA.names, *METRICS_OF_GROUPS, *of_rounds},
-        "clients": {*CLIENTS_SCHEMA.names, *of_clients},
-    }
-    found = {"rounds": set(round_), "clients": {name for row in clients for name in row}}
-    for table, names in found.items():
-        for name in sorted(names - known[table]):
+    declared = (*COLUMNS, *setup.declared_columns)
+    of_rounds = {column.name for column in declared if column.table == "rounds"}
+    of_clients = {column.name for column in declared if column.table != "rounds"}
+    for table, rows, known in (
+        ("rounds", [round_], {*ROUNDS_SCHEMA.names, *METRICS_OF_GROUPS, *of_rounds}),
+        ("clients", clients, {*CLIENTS_SCHEMA.names, *of_clients}),
+    ):
+        for name in sorted(set().union(*rows) - known):
             raise ValueError(
-                f"the column {name!r} of {table} is not declared{hint(name, known[table])}; add "
-                "it to the `columns` of the condition, observer or rule that fills it"
+                f"the column {name!r} of {table} is not declared{hint(name, known)}; add it to the "
+                "`columns` of the condition, observer or rule that fills it"
             )

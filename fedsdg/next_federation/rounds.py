@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedsdg.next_federation.clients import download, updated_rows
+from fedsdg.next_federation.clients import download, select_participants, updated_rows
 from fedsdg.next_federation.conditions.condition import Participation
 from fedsdg.next_federation.evaluation import evaluate
 from fedsdg.next_federation.observers.observer import RoundView
-from fedsdg.next_federation.participation import select_participants
-from fedsdg.next_federation.records import client_rows, require_declared, round_row
+from fedsdg.next_federation.records import add_records, require_declared
 from fedsdg.next_federation.server import aggregate, deliver, upload
 from fedsdg.next_federation.setup import Server, Setup
 from fedsdg.next_federation.store import ClientStore, PendingRows, commit
 from fedsdg.next_federation.tasks import Results, Tasks
-from fedsdg.next_federation.traffic import traffic
+from fedsdg.next_federation.traffic import add_traffic
 
 
 @dataclass(frozen=True)
@@ -78,29 +77,39 @@ def finish(
     arrived, after, row = deliver(setup, server, t, sent, len(participation.silent))
     outcome = aggregate(setup, after, t, arrived)
     after = replace(after, models=after.models + outcome.steps, state=outcome.state)
-    kept = updated_rows(setup, store, t, participation, tasks, results, measured)
-
-    row = {**participation.row, **row}
-    row |= round_row(setup, t, results, arrived, outcome, server, after)
-    row |= traffic(setup, server, store.counts, t, participation, sent, measured)
-    clients = client_rows(setup, t, participation, results, arrived, outcome)
+    view = RoundView(
+        setup=setup,
+        t=t,
+        participation=participation,
+        tasks=tasks,
+        results=results,
+        sent=sent,
+        measured=measured,
+        arrived=arrived,
+        outcome=outcome,
+        before=server,
+        after=after,
+        store=store,
+        kept=store,
+        row={**participation.row, **row},
+    )
+    kept = updated_rows(view)
+    view.kept = kept
+    add_records(view)
+    add_traffic(view)
     aggregated = time.perf_counter()
-    evaluation = None
     if setup.schedule.evaluates(t):
-        evaluation = evaluate(setup, after, kept, t, clients)
-        row |= evaluation.columns
-        row["personal_steps"] += evaluation.columns["evaluation_steps"]
-    view = RoundView(setup, t, server, after, tasks, results, arrived, evaluation, row, clients)
+        evaluate(view)
     for observer in setup.observers:
         observer.observe(view)
-    records = [clients[client] for client in sorted(clients)]
-    require_declared(setup, row, records)
+    clients = [view.clients[client] for client in sorted(view.clients)]
+    require_declared(setup, view.row, clients)
     timings = {
         "round": t,
         "aggregate_seconds": aggregated - started,
         "evaluate_seconds": time.perf_counter() - aggregated,
     }
-    return after, kept, RoundRecord(row, records, timings)
+    return after, kept, RoundRecord(view.row, clients, timings)
 
 
 def run(

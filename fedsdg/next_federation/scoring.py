@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.next_federation.losses import Loss
+from fedsdg.next_federation.losses import weights_of_samples
 from fedsdg.next_federation.micro_batches import halving
 from fedsdg.next_federation.model_names import block_views
 from fedsdg.next_federation.setup import Setup
@@ -88,19 +88,27 @@ def mean_losses(
         theta: [n, d].
         private_rows: [n, d_p].
     """
-    loss = setup.work.loss
-    weigh = loss.weigh(setup.samples.labels) if isinstance(loss, Loss) else None
-    means = []
+    loss = partial(setup.work.loss, reduction="none")
+    losses: list[Tensor] = []
     for begin in range(0, len(shards), CLIENTS_PER_PASS):
-        end = begin + CLIENTS_PER_PASS
-        some = shards[begin:end]
-        weights = merged_weights(setup, theta[begin:end], private_rows[begin:end], private=True)
-        losses = torch.cat(evaluate_logits(setup, weights, some, partial(loss, reduction="none")))
-        owner = np.repeat(np.arange(len(some)), [len(shard) for shard in some])
-        sums = np.bincount(owner, losses.double().cpu().numpy(), minlength=len(some))
-        mass = None
-        if weigh is not None:
-            index = torch.from_numpy(np.concatenate(some)).to(weigh.device)
-            mass = weigh[index].cpu().numpy()
-        means.append(sums / np.bincount(owner, mass, minlength=len(some)))
-    return torch.from_numpy(np.concatenate(means)).to(theta.device)
+        some = slice(begin, begin + CLIENTS_PER_PASS)
+        weights = merged_weights(setup, theta[some], private_rows[some], private=True)
+        losses += evaluate_logits(setup, weights, shards[some], loss)
+    owner = np.repeat(np.arange(len(shards)), [len(shard) for shard in shards])
+    sums = np.bincount(owner, torch.cat(losses).double().cpu().numpy(), minlength=len(shards))
+    mass = sample_masses(setup, np.concatenate(shards))
+    means = sums / np.bincount(owner, mass, minlength=len(shards))
+    return torch.from_numpy(means).to(theta.device)
+
+
+def sample_masses(setup: Setup, index: np.ndarray) -> np.ndarray:
+    """Return how much each sample counts in a mean of losses, float64 [n].
+
+    Args:
+        setup: The federation.
+        index: [n] sample numbers.
+    """
+    weights = weights_of_samples(setup.work.loss, setup.samples.labels)
+    if weights is None:
+        return np.ones(len(index))
+    return weights.cpu().numpy()[index]

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.aggregation.errors import NonFiniteError, RuleFault, nonfinite_sentence
-from fedsdg.aggregation.rows import MemoryRows
+from fedsdg.aggregation.errors import RuleFault
 from fedsdg.aggregation.types import ADAPTERS, Aggregate, Context
 from fedsdg.next_federation.batches import draw_epochs
 from fedsdg.next_federation.model_names import only_trained
@@ -33,10 +32,8 @@ def upload(
         tasks: What each of the clients that send something trained.
         results: What it returned.
     """
-    measured = []
-    if len(tasks):
-        for request in setup.rule.probes:
-            measured.append(measure(setup, server, request, t, tasks, results))
+    requests = setup.rule.probes if len(tasks) else ()
+    measured = [measure(setup, server, one, t, tasks, results) for one in requests]
     rows = {"update": results.theta - tasks.start, **results.uploads}
     for probe in measured:
         rows |= probe.rows
@@ -110,7 +107,7 @@ def aggregate(setup: Setup, server: Server, t: int, arrived: Updates) -> Aggrega
         client_samples=setup.sizes,
         rounding=lambda update_norm: rounding,
         models=server.models,
-        held_out=0 if setup.held_out is None else int(setup.held_out.sum()),
+        held_out=int(setup.held_out.sum()),
         ages=ages if ages.any() else None,
     )
     uploads = dict(arrived.rows)
@@ -120,7 +117,7 @@ def aggregate(setup: Setup, server: Server, t: int, arrived: Updates) -> Aggrega
         uploads["server"] = server_updates(setup, server, t)
     try:
         outcome = setup.rule(uploads, context, server.state)
-        require_aggregate(setup, outcome, arrived)
+        require_outcome(setup, outcome, arrived)
     except RuleFault as fault:
         raise RuleFault(f"round {t}: {fault}") from fault
     steps = outcome.steps.to(server.models)
@@ -130,43 +127,30 @@ def aggregate(setup: Setup, server: Server, t: int, arrived: Updates) -> Aggrega
     return outcome._replace(steps=steps)
 
 
-def require_aggregate(setup: Setup, outcome: Any, arrived: Updates) -> None:
-    """Raise an error unless a rule returned steps for all models, and only finite numbers.
+def require_outcome(setup: Setup, outcome: Aggregate, arrived: Updates) -> None:
+    """Raise an error unless a rule returned finite steps for all models, and sound diagnostics.
 
     A diagnostic of clients may hold NaN, for clients that the rule did not look at.
 
     Raises:
         RuleFault: The rule is at fault.
-        NonFiniteError: An update is not finite.
     """
     returned = f"the rule {type(setup.rule).__name__} returned"
-    if not isinstance(outcome, Aggregate):
-        raise RuleFault(f"{returned} {type(outcome).__name__}; return an Aggregate")
-    steps = outcome.steps
-    shape = (len(setup.first), arrived.update.shape[1])
-    if not isinstance(steps, Tensor) or not steps.is_floating_point() or steps.shape != shape:
-        kind = getattr(steps, "dtype", type(steps).__name__)
+    shape = [len(setup.first), arrived.update.shape[1]]
+    if list(outcome.steps.shape) != shape or not bool(torch.isfinite(outcome.steps).all()):
         raise RuleFault(
-            f"{returned} steps of {kind}, {list(getattr(steps, 'shape', ()))}; return real numbers "
-            f"{list(shape)}, a row for each model of the server"
+            f"{returned} steps {list(outcome.steps.shape)}; return finite numbers {shape}, a row "
+            "for each model of the server"
         )
-    if not bool(torch.isfinite(steps).all()):
-        for row, counts in sorted(MemoryRows.of_matrix(arrived.update).nonfinite().items()):
-            raise NonFiniteError(nonfinite_sentence(f"client {arrived.clients[row]}", counts))
-        raise RuleFault(f"{returned} steps with numbers that are not finite; return finite numbers")
-    for column in setup.declared_columns:
-        if column.table != "diagnostics" or column.name not in outcome.diagnostics:
-            continue
-        shape = np.shape(outcome.diagnostics[column.name])
-        if shape != (len(arrived),):
-            raise RuleFault(
-                f"{returned} the diagnostic {column.name!r} of shape {list(shape)}; it is recorded "
-                f"with the clients: return {[len(arrived)]}"
-            )
+    of_clients = {column.name for column in setup.declared_columns if column.table != "rounds"}
     for name, value in outcome.diagnostics.items():
+        if name in of_clients and np.shape(value) != (len(arrived),):
+            raise RuleFault(
+                f"{returned} the diagnostic {name!r} of shape {list(np.shape(value))}; it is "
+                f"recorded with the clients: return {[len(arrived)]}"
+            )
         if np.ndim(value) == 0 and not np.isfinite(value):
-            fault = f"{value} as its diagnostic {name!r}; return a finite number"
-            raise RuleFault(f"{returned} {fault}")
+            raise RuleFault(f"{returned} {value} as its diagnostic {name!r}; return a number")
 
 
 def server_updates(setup: Setup, server: Server, t: int) -> Tensor:
@@ -174,22 +158,26 @@ def server_updates(setup: Setup, server: Server, t: int) -> Tensor:
 
     They train as clients do, without the terms of the method; nothing is sent for it.
     """
-    models = server.models
-    count = len(models)
-    schedule = setup.schedule
-    phases = (Phase(schedule.epochs, alone=True),)
+    count = len(server.models)
+    epochs = setup.schedule.epochs
     generator = stream("server", setup.seed, t)
-    samples = setup.shards.benchmark
-    batches = draw_epochs(samples, schedule.batch_size, schedule.epochs, generator)
+    batches = draw_epochs(setup.shards.benchmark, setup.schedule.batch_size, epochs, generator)
     tasks = Tasks(
         clients=np.arange(count),
-        start=models,
+        start=server.models,
         private=setup.private.expand(count, -1),
         kept={},
         received={},
         batches=[batches] * count,
     )
     work = replace(setup.work, terms=(), keeps_memory=False, trace_every=0)
-    where = f"round {t}, the server on its own samples"
-    layout = setup.layout.of_round(t)
-    return train(setup.model, layout, setup.samples, tasks, work, phases, where).theta - models
+    trained = train(
+        model=setup.model,
+        layout=setup.layout.of_round(t),
+        samples=setup.samples,
+        tasks=tasks,
+        work=work,
+        phases=(Phase(epochs, alone=True),),
+        where=f"round {t}, the server on its own samples",
+    )
+    return trained.theta - server.models

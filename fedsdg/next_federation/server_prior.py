@@ -12,9 +12,7 @@ from fedsdg.next_federation.conditions.condition import ClientData
 from fedsdg.next_federation.label_clusters import label_clusters
 
 
-def prior_state(
-    rule: Any, state: Mapping[str, Tensor], true_labels: np.ndarray, data: ClientData
-) -> dict[str, Tensor]:
+def prior_state(rule: Any, state: Mapping[str, Tensor], data: ClientData) -> dict[str, Tensor]:
     """Return the state of a rule before the first round, with what the rule is to know.
 
     A rule that asks for `clusters` gets the groups of clients that differ, if there are some, and
@@ -24,25 +22,20 @@ def prior_state(
     Args:
         rule: The aggregation rule, with `server_prior`, and `with_clusters` or `with_labels`.
         state: Its state.
-        true_labels: int64 [n].
         data: The clients' data.
     """
     known = dict(state)
+    group = data.facts.get("group", np.full(data.num_clients, -1))
     if "clusters" in rule.server_prior:
-        known = rule.with_clusters(known, _clusters(rule.clusters, true_labels, data))
+        clusters = clusters_of_groups(group, rule.clusters)
+        if (group < 0).all():
+            clusters = label_clusters(data.true_labels, data.train, rule.clusters, data.num_classes)
+        known = rule.with_clusters(known, clusters)
     if "labels" in rule.server_prior:
-        counts = [
-            np.bincount(true_labels[shard], minlength=data.num_classes) for shard in data.train
-        ]
+        owned = [data.true_labels[shard] for shard in data.train]
+        counts = [np.bincount(labels, minlength=data.num_classes) for labels in owned]
         known = rule.with_labels(known, np.array(counts))
     return known
-
-
-def _clusters(count: int, true_labels: np.ndarray, data: ClientData) -> np.ndarray:
-    group = data.facts.get("group")
-    if group is None or (group < 0).all():
-        return label_clusters(true_labels, data.train, count, data.num_classes)
-    return clusters_of_groups(group, count)
 
 
 def clusters_of_groups(group: np.ndarray, count: int) -> np.ndarray:

@@ -122,8 +122,8 @@ class Setup:
     layout: Layout
     samples: Samples
     shards: Shards
-    test_views: ClientTestView | None
-    "the global test set as each client sees it; None: it is not measured"
+    test_views: ClientTestView
+    "the global test set as each client sees it"
     rule: Rule
     state: Mapping[str, Tensor]
     "of the rule before the first round"
@@ -141,8 +141,6 @@ class Setup:
     observers: tuple[Any, ...] = ()
     facts: Mapping[str, np.ndarray] = field(default_factory=dict)
     "columns [K] of the clients' records, by name"
-    held_out: np.ndarray | None = None
-    "bool [K], clients that never train"
     sharing: DataSharing = field(default_factory=DataSharing)
     stopping: Inexactness | None = None
     batcher: MicroBatcher = field(default_factory=MicroBatcher)
@@ -158,6 +156,16 @@ class Setup:
         return np.array([len(shard) for shard in self.shards.train])
 
     @cached_property
+    def held_out(self) -> np.ndarray:
+        """Bool [K], clients that never train."""
+        return self.facts.get("held_out", np.zeros(self.num_clients, dtype=bool))
+
+    @cached_property
+    def trainable(self) -> np.ndarray:
+        """Clients that may train, sorted."""
+        return np.flatnonzero(~self.held_out)
+
+    @cached_property
     def honest(self) -> np.ndarray:
         """Bool [K], clients that do not attack."""
         return ~self.facts.get("attacker", np.zeros(self.num_clients, dtype=bool))
@@ -170,8 +178,7 @@ class Setup:
     @cached_property
     def declared_columns(self) -> tuple[Column, ...]:
         """The columns of the records beyond those that every run has."""
-        parts = (self.rule, self.stopping, self.sharing, *self.conditions, *self.observers)
-        return columns_of(*parts)
+        return columns_of(self.rule, self.stopping, self.sharing, *self.conditions, *self.observers)
 
     @cached_property
     def compute(self) -> Compute | None:
@@ -192,11 +199,8 @@ class Setup:
     @cached_property
     def stages(self) -> tuple[Phase, ...]:
         """Phases turn by turn, and passes that measure gradients: what a client's time divides."""
-        stages = []
-        for phase in self.phases:
-            stages += [replace(phase, turns=(turn,)) for turn in phase.turns]
-        measured = [Phase(1) for request in self.rule.probes if request.kind == "fisher"]
-        return (*stages, *measured)
+        turns = [replace(phase, turns=(turn,)) for phase in self.phases for turn in phase.turns]
+        return (*turns, *(Phase(1) for one in self.rule.probes if one.kind == "fisher"))
 
     def own_phase(self, epochs: int) -> Phase:
         """Return the training, for so many epochs, of what a client keeps alone."""
@@ -208,9 +212,8 @@ class Setup:
 
     def own_rows(self, results: Results) -> Tensor:
         """Return the private rows that clients keep of their training."""
-        if self.personalisation.own_start == "mixture":
-            return results.theta
-        return results.private
+        mixes = self.personalisation.own_start == "mixture"
+        return results.theta if mixes else results.private
 
     def batches_per_epoch(self, clients: np.ndarray) -> np.ndarray:
         """Return the batches of an epoch of these clients."""
@@ -243,7 +246,6 @@ class Setup:
         Args:
             scratch: The folder of what clients keep, if it is too large for the memory.
         """
-        first = {"private": self.private}
-        for name, width in self.kept_widths.items():
-            first[name] = self.private.new_zeros(width)
+        zeros = {name: self.private.new_zeros(width) for name, width in self.kept_widths.items()}
+        first = {"private": self.private, **zeros}
         return Server(self.first, self.state), ClientStore(self.num_clients, first, scratch)

@@ -12,7 +12,9 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from fedsdg.files.columns import Column
+from fedsdg.next_federation.conditions.condition import ClientData
 from fedsdg.parts import Ends, Range, part
+from fedsdg.rng import stream
 
 
 @part
@@ -39,6 +41,12 @@ class Inexactness:
                 "gamma_by is speed, but all clients are equally fast; set conditions.compute with "
                 "slowest below fastest, or gamma_by: chance"
             )
+
+    def prepare(self, data: ClientData) -> ClientData:
+        """Draw how inexactly each client solves."""
+        generator = stream("stopping", data.seed)
+        gamma = self.draw(data.num_clients, generator, data.facts.get("speed"))
+        return data.with_facts(gamma=gamma)
 
     def draw(
         self,

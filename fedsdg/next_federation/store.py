@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,19 +19,14 @@ MEMORY_LIMIT = 1 << 30
 
 @dataclass(frozen=True)
 class Counts:
-    """Counts of all K clients."""
+    """Counts of all K clients, int64 [K]."""
 
     trained: np.ndarray
-    "int64 [K], the last round in which each trained; 0: never"
+    "the last round in which each trained; 0: never"
     sent: np.ndarray
-    "int64 [K], the last round in which each sent something; 0: never"
+    "the last round in which each sent something; 0: never"
     steps: np.ndarray
-    "int64 [K], local steps so far"
-
-    @classmethod
-    def zeros(cls, clients: int) -> Counts:
-        """Return the counts before the first round."""
-        return cls(*np.zeros((3, clients), dtype=np.int64))
+    "local steps so far"
 
     def after(self, t: int, clients: np.ndarray, sends: np.ndarray, steps: np.ndarray) -> Counts:
         """Return the counts after round t.
@@ -43,24 +37,11 @@ class Counts:
             sends: bool [M], who of them sent something.
             steps: [M] local steps of each.
         """
-        trained = self.trained.copy()
-        trained[clients] = t
-        sent = self.sent.copy()
-        sent[clients[sends]] = t
-        total = self.steps.copy()
-        total[clients] += steps
-        return Counts(trained, sent, total)
-
-
-class ClientRows(Protocol):
-    """What clients keep, to be read: the store, or the store with rows that are not yet in it."""
-
-    @property
-    def counts(self) -> Counts:
-        """Counts of all clients."""
-
-    def read(self, name: str, clients: np.ndarray) -> Tensor:
-        """Return a copy of what these clients keep under a name, [n, width]."""
+        counts = Counts(self.trained.copy(), self.sent.copy(), self.steps.copy())
+        counts.trained[clients] = t
+        counts.sent[clients[sends]] = t
+        counts.steps[clients] += steps
+        return counts
 
 
 class ClientStore:
@@ -83,22 +64,18 @@ class ClientStore:
         Raises:
             OSError: There is too little room for the file.
         """
+        ends = np.cumsum([0, *(len(value) for value in first.values())]).tolist()
         self.first = dict(first)
-        self.columns: dict[str, slice] = {}
-        end = 0
-        for name, value in first.items():
-            self.columns[name] = slice(end, end + len(value))
-            end += len(value)
-        self.counts = Counts.zeros(clients)
+        self.columns = dict(zip(first, map(slice, ends, ends[1:]), strict=False))
+        self.counts = Counts(*np.zeros((3, clients), dtype=np.int64))
         self._like = next(iter(first.values()))
-        self._rows = _reserve((clients, end), self._like, folder)
+        self._rows = _reserve((clients, ends[-1]), self._like, folder)
 
     def read(self, name: str, clients: np.ndarray) -> Tensor:
         """Return a copy of what these clients keep under a name, [n, width]."""
         place = torch.from_numpy(clients).to(self._rows.device)
         rows = self._rows[:, self.columns[name]][place].to(self._like.device)
-        untrained = torch.from_numpy(self.counts.trained[clients] == 0).to(rows.device)
-        rows[untrained] = self.first[name]
+        rows[torch.from_numpy(self.counts.trained[clients] == 0)] = self.first[name]
         return rows
 
     def write(self, rows: Mapping[str, Tensor], clients: np.ndarray) -> None:
@@ -130,11 +107,13 @@ class PendingRows:
         """Return a copy of what these clients keep under a name, [n, width]."""
         values = self.below.read(name, clients)
         if name in self.rows:
-            row = {client: k for k, client in enumerate(self.clients.tolist())}
-            changed = [k for k, client in enumerate(clients.tolist()) if client in row]
-            source = [row[int(clients[k])] for k in changed]
-            values[changed] = self.rows[name][source].to(values)
+            _, source, place = np.intersect1d(self.clients, clients, return_indices=True)
+            values[torch.from_numpy(place)] = self.rows[name][torch.from_numpy(source)].to(values)
         return values
+
+
+ClientRows = ClientStore | PendingRows
+"""What clients keep, to be read: the store, or the store with rows that are not yet in it."""
 
 
 def commit(pending: PendingRows, store: ClientStore) -> None:

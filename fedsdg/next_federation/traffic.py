@@ -10,86 +10,50 @@ from functools import lru_cache
 import numpy as np
 from safetensors.numpy import save
 
-from fedsdg.next_federation.conditions.condition import Participation
 from fedsdg.next_federation.conditions.quantisation import Quantisation
 from fedsdg.next_federation.model_names import Layout
-from fedsdg.next_federation.probes import Measured
-from fedsdg.next_federation.setup import Server, Setup, Updates
-from fedsdg.next_federation.store import Counts
+from fedsdg.next_federation.observers.observer import RoundView
 
 
-def traffic(
-    setup: Setup,
-    server: Server,
-    counts: Counts,
-    t: int,
-    participation: Participation,
-    sent: Updates,
-    measured: list[Measured],
-) -> dict[str, int]:
-    """Return the bytes that all clients of round t upload and download.
-
-    Args:
-        setup: The federation.
-        server: The server before the round.
-        counts: Of all clients, before the round.
-        t: The round.
-        participation: Who took part.
-        sent: What was sent.
-        measured: What was measured, for which clients may have downloaded further models.
-    """
-    if setup.sharing.central:
-        return {"bytes_up": 0, "bytes_down": 0}
-    down = _bytes_down(setup, server, counts, t, participation, sent, measured)
-    return {"bytes_up": _bytes_up(setup, t, sent), "bytes_down": down}
+def add_traffic(view: RoundView) -> None:
+    """Add the bytes that all clients of a round upload and download to its record."""
+    central = view.setup.sharing.central
+    view.row["bytes_up"] = 0 if central else _bytes_up(view)
+    view.row["bytes_down"] = 0 if central else _bytes_down(view)
 
 
-def _bytes_down(
-    setup: Setup,
-    server: Server,
-    counts: Counts,
-    t: int,
-    participation: Participation,
-    sent: Updates,
-    measured: list[Measured],
-) -> int:
+def _bytes_down(view: RoundView) -> int:
+    setup = view.setup
     layout = setup.layout
-    senders = sent.clients
+    senders = view.sent.clients
     whole = message_bytes(layout, ("",))
-    first = message_bytes(layout, ("", *setup.received(server)))
-    others = participation.left + len(participation.silent)
-    tried = sum(probe.models_down for probe in measured)
+    first = message_bytes(layout, ("", *setup.received(view.before)))
+    others = view.participation.left + len(view.participation.silent)
+    tried = sum(probe.models_down for probe in view.measured)
     down = (len(senders) + others) * first + len(senders) * tried * whole
-    entries = setup.rule.partial(server.state, senders, layout.d)
+    entries = setup.rule.partial(view.before.state, senders, layout.d)
     if entries is not None:
         for count in entries[entries < layout.d].tolist():
             down -= max(0, whole - _bytes_of_entries(layout.d, count))
-    if layout.turns and setup.compute is None and t > 1:
+    if layout.turns and setup.compute is None and view.t > 1:
         # Clients of the round before lack only what changed in it.
-        present = int((counts.trained[senders] == t - 1).sum())
-        down -= present * (whole - message_bytes(layout.of_round(t - 1), ("",)))
+        present = int((view.store.counts.trained[senders] == view.t - 1).sum())
+        down -= present * (whole - message_bytes(layout.of_round(view.t - 1), ("",)))
     return down
 
 
-def _bytes_up(setup: Setup, t: int, sent: Updates) -> int:
-    layout = setup.layout.of_round(t)
-    vectors = []
-    numbers = []
-    for name, rows in sent.rows.items():
-        if name == "update":
-            continue
-        if rows.shape[1:] == (layout.d,):
-            vectors.append(name)
-        else:
-            numbers.append((name, rows.shape[1]))
-    each = message_bytes(layout, ("", *vectors), tuple(numbers))
-    up = len(sent) * each
-    quantisation = setup.condition(Quantisation)
-    if quantisation is not None:
-        weak = int(setup.facts["weak"][sent.clients].sum())
-        beside = message_bytes(layout, tuple(vectors), tuple(numbers))
-        up += weak * (beside + quantisation.message_bytes(layout) - each)
-    return up
+def _bytes_up(view: RoundView) -> int:
+    layout = view.setup.layout.of_round(view.t)
+    widths = {name: x.shape[1] for name, x in view.sent.rows.items() if name != "update"}
+    vectors = tuple(name for name, width in widths.items() if width == layout.d)
+    numbers = tuple(item for item in widths.items() if item[0] not in vectors)
+    each = message_bytes(layout, ("", *vectors), numbers)
+    quantisation = view.setup.condition(Quantisation)
+    if quantisation is None:
+        return len(view.sent) * each
+    weak = int(view.setup.facts["weak"][view.sent.clients].sum())
+    quantised = message_bytes(layout, vectors, numbers) + quantisation.message_bytes(layout)
+    return (len(view.sent) - weak) * each + weak * quantised
 
 
 @lru_cache(maxsize=256)

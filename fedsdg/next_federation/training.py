@@ -14,20 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsdg.next_federation import model_names as models
 from fedsdg.next_federation.batches import Batches, Steps, all_batches, longest_first
 from fedsdg.next_federation.client_axis import COMMON, ClientAxis
-from fedsdg.next_federation.losses import Loss
-from fedsdg.next_federation.model_names import (
-    ClientModel,
-    Layout,
-    leaves,
-    model_losses,
-    offsets,
-    root,
-    separate_gates,
-    sigmoid,
-    training_context,
-)
+from fedsdg.next_federation.losses import weights_of_samples
 from fedsdg.next_federation.optimisers import descend
 from fedsdg.next_federation.tasks import (
     BOTH,
@@ -60,24 +50,19 @@ class Columns:
     "for each adapted layer: place and shape of A_p, place and shape of B_p"
 
     @classmethod
-    def from_layout(cls, layout: Layout, device: torch.device | str = "cpu") -> Columns:
+    def from_layout(cls, layout: models.Layout, device: torch.device | str = "cpu") -> Columns:
         """Read the places off a layout."""
-        places = offsets(layout.private)
+        places = models.offsets(layout.private)
         shapes = {spec.name: spec.shape for spec in layout.private}
-        factors = torch.zeros(layout.d_private, dtype=torch.bool)
-        gates: list[int] = []
-        pairs = []
-        for spec in layout.private:
-            if spec.group == "gate":
-                gates.append(places[spec.name].start)
-            if spec.group != "private" or ".lora_" not in spec.name:
-                continue
-            factors[places[spec.name]] = True
-            if spec.name.endswith("lora_A_private"):
-                b = spec.name.replace("lora_A_private", "lora_B_private")
-                pairs.append((places[spec.name], spec.shape, places[b], shapes[b]))
-        logits = torch.tensor(gates, dtype=torch.int64, device=device)
-        return cls(factors.to(device), logits, tuple(pairs))
+        is_factor = [spec.group == "private" and ".lora_" in spec.name for spec in layout.private]
+        sizes = torch.tensor([spec.size for spec in layout.private], dtype=torch.int64)
+        gates = [places[spec.name].start for spec in layout.private if spec.group == "gate"]
+        b_of = {a: a.replace("lora_A_", "lora_B_") for a in shapes if a.endswith("lora_A_private")}
+        return cls(
+            factors=torch.tensor(is_factor, dtype=torch.bool).repeat_interleave(sizes).to(device),
+            gates=torch.tensor(gates, dtype=torch.int64, device=device),
+            pairs=tuple((places[a], shapes[a], places[b], shapes[b]) for a, b in b_of.items()),
+        )
 
 
 @dataclass(frozen=True)
@@ -120,8 +105,8 @@ class Rows(ClientAxis):
 
 
 def train(
-    model: ClientModel,
-    layout: Layout,
+    model: models.ClientModel,
+    layout: models.Layout,
     samples: Samples,
     tasks: Tasks,
     work: Work,
@@ -148,67 +133,57 @@ def train(
     Raises:
         FloatingPointError: The loss of a client is not finite.
     """
-    with training_context(model):
+    with models.training_context(model):
         cohort = CohortTraining(model, layout, samples, tasks, work, where)
-        stage = 0
-        for phase in phases:
+        for number, phase in enumerate(phases):
+            stage = sum(len(before.turns) for before in phases[:number])
             cohort.run_phase(phase, stage)
-            stage += len(phase.turns)
         return cohort.results()
 
 
+@dataclass
 class CohortTraining:
-    """Clients in training, in the order of their tasks."""
+    """Clients in training, in the order of their tasks; the fields are the arguments of `train`."""
 
-    def __init__(
-        self,
-        model: ClientModel,
-        layout: Layout,
-        samples: Samples,
-        tasks: Tasks,
-        work: Work,
-        where: str,
-    ) -> None:
-        """Start clients; the arguments are those of `train`."""
-        self.model = model
-        self.layout = layout
-        self.samples = samples
-        self.tasks = tasks
-        self.work = work
-        self.where = where
-        theta = tasks.first_values.clone()
-        private = tasks.private.clone()
-        kept = dict(tasks.kept)
-        memory = self._fresh_memory(theta, private)
-        for name in work.kept_memory(layout):
-            memory[name] = kept.pop(name).to(memory[name].dtype, copy=True).to(memory[name].device)
+    model: models.ClientModel
+    layout: models.Layout
+    samples: Samples
+    tasks: Tasks
+    work: Work
+    where: str
+
+    def __post_init__(self) -> None:
+        """Give every client its rows, and fresh or kept memory to its optimisers."""
+        tasks = self.tasks
+        values = {"shared": tasks.first_values.clone(), "private": tasks.private.clone()}
+        memory = {
+            f"{row}.{name}": torch.zeros_like(values[row])
+            for row in BOTH
+            for name in self.work.optimiser_of(row).memory
+        }
+        for row in BOTH:
+            memory[f"{row}.steps"] = torch.zeros(len(tasks), 1, dtype=torch.float64)
+        self.kept_memory = self.work.kept_memory(self.layout).keys() & tasks.kept.keys()
+        for name in self.kept_memory:
+            memory[name] = tasks.kept[name].to(memory[name], copy=True)
         self.rows = Rows(
-            theta=theta,
-            private=private,
-            theta_grad=theta.new_empty(len(tasks), 0),
-            private_grad=private.new_empty(len(tasks), 0),
+            theta=values["shared"],
+            private=values["private"],
+            theta_grad=values["shared"][:, :0],
+            private_grad=values["private"][:, :0],
             start=tasks.start,
-            kept=kept,
+            kept={name: value for name, value in tasks.kept.items() if name not in memory},
             received=tasks.received,
             memory=memory,
             log_shares=None,
-            columns=Columns.from_layout(layout, theta.device),
+            columns=Columns.from_layout(self.layout, tasks.start.device),
         )
-        self.rates = {}
-        if layout.communicated:
-            self.rates["shared"] = work.rates(layout.communicated, theta)
-        if layout.private:
-            self.rates["private"] = work.rates(layout.private, private)
+        self.specs = {"shared": self.layout.communicated, "private": self.layout.private}
+        self.rates = {
+            row: self.work.rates(specs, values[row]) for row, specs in self.specs.items() if specs
+        }
         self.loss_sum = np.zeros(len(tasks))
         self.counts = {name: np.zeros(len(tasks), dtype=np.int64) for name in COUNTS}
-
-    def _fresh_memory(self, theta: Tensor, private: Tensor) -> dict[str, Tensor]:
-        memory = {}
-        for row, values in (("shared", theta), ("private", private)):
-            for name in self.work.optimiser_of(row).memory:
-                memory[f"{row}.{name}"] = torch.zeros_like(values)
-            memory[f"{row}.steps"] = torch.zeros(len(values), 1, dtype=torch.float64)
-        return memory
 
     def run_phase(self, phase: Phase, stage: int) -> None:
         """Train a phase, whose turns are the stages of the round from `stage` on.
@@ -222,10 +197,8 @@ class CohortTraining:
         batches = self.tasks.batches_of(phase, last)
         self._train_on(phase, batches)
         if last > stage:
-            first_alone = self.tasks.batches_of(phase, stage)
-            rest = []
-            for whole, given in zip(batches, first_alone, strict=True):
-                rest.append([] if whole else given)
+            pairs = zip(batches, self.tasks.batches_of(phase, stage), strict=True)
+            rest = [[] if whole else first_alone for whole, first_alone in pairs]
             self._train_on(replace(phase, turns=phase.turns[:1]), rest)
 
     def _train_on(self, phase: Phase, batches: list[Batches]) -> None:
@@ -244,8 +217,8 @@ class CohortTraining:
             if steps.active(step) != active:
                 active = steps.active(step)
                 rows = block.take(slice(active))
-                parameters = [self._leaves(rows, turn) for turn in phase.turns]
-            for turn, named in zip(phase.turns, parameters, strict=True):
+                leaves_by_turn = [self._leaves(rows, turn) for turn in phase.turns]
+            for turn, named in zip(phase.turns, leaves_by_turn, strict=True):
                 rows.theta_grad.zero_()
                 rows.private_grad.zero_()
                 alone = phase.alone and turn == SHARED
@@ -258,55 +231,42 @@ class CohortTraining:
         self._put_back(order, block)
         means = steps.mean_losses(torch.cat(losses))
         self._require_finite(means, order)
-        self._count(phase, order, steps, means)
-
-    def _count(self, phase: Phase, order: np.ndarray, steps: Steps, means: np.ndarray) -> None:
-        """Add a phase to the counts of its clients, in the order of the steps."""
         turns = len(phase.turns)
         self.counts["steps"][order] += steps.counts * turns
         self.counts["samples"][order] += steps.drawn * turns
-        if phase.second:
-            self.counts["personal"][order] += steps.counts * turns
-            return
-        self.counts["personal"][order] += steps.counts * phase.turns.count(PRIVATE)
-        self.counts["batches"][order] += steps.counts
-        for losses in means:  # step by step, so that sums do not depend on the other clients
-            self.loss_sum[order] += losses
+        stays = turns if phase.second else phase.turns.count(PRIVATE)
+        self.counts["personal"][order] += steps.counts * stays
+        if not phase.second:
+            self.counts["batches"][order] += steps.counts
+            for now in means:  # step by step, so that sums do not depend on the other clients
+                self.loss_sum[order] += now
 
     def _move(self, rows: Rows, turn: Turn, terms: Sequence[Term]) -> None:
         """Take one step of clients whose rows have the gradients of the loss."""
         for term in terms:
             if not term.decoupled:
                 term.add_gradient(rows)
-        for name in BOTH:
-            if name not in turn:
-                rows.row(name)[1].zero_()
+        for resting in set(BOTH) - set(turn):
+            rows.row(resting)[1].zero_()
         square = rows.theta_grad.square().sum(1) + rows.private_grad.square().sum(1)
-        scale = (self.work.clip_norm / (root(square) + 1e-6)).clamp_(max=1.0)[:, None]
+        scale = (self.work.clip_norm / (models.root(square) + 1e-6)).clamp_(max=1.0)[:, None]
         rows.theta_grad.mul_(scale)
         rows.private_grad.mul_(scale)
         for term in terms:
             term.correct(rows)
-        self._step_along_decoupled(rows, turn, [term for term in terms if term.decoupled])
-        for name in turn:
-            if name in self.rates:
-                parameters, gradients = rows.row(name)
-                optimiser = self.work.optimiser_of(name)
-                memory = {entry: rows.memory[f"{name}.{entry}"] for entry in optimiser.memory}
-                step = rows.memory[f"{name}.steps"].add_(1)
-                optimiser.move(parameters, gradients, self.rates[name], memory, step)
-
-    def _step_along_decoupled(self, rows: Rows, turn: Turn, terms: Sequence[Term]) -> None:
-        """Take the step theta <- theta - eta grad(term) of decoupled terms."""
-        if not terms:
-            return
-        slopes = rows.without_gradients()
-        for term in terms:
-            term.add_gradient(slopes)
-        for name in turn:
-            if name in self.rates:
-                parameters, slope = slopes.row(name)
-                descend(parameters, slope, self.rates[name])
+        moving = [name for name in turn if name in self.rates]
+        decoupled = [term for term in terms if term.decoupled]
+        if decoupled:  # theta <- theta - eta grad(term)
+            slopes = rows.without_gradients()
+            for term in decoupled:
+                term.add_gradient(slopes)
+            for name in moving:
+                descend(*slopes.row(name), self.rates[name])
+        for name in moving:
+            optimiser = self.work.optimiser_of(name)
+            memory = {entry: rows.memory[f"{name}.{entry}"] for entry in optimiser.memory}
+            step = rows.memory[f"{name}.steps"].add_(1)
+            optimiser.move(*rows.row(name), self.rates[name], memory, step)
 
     def _train_until_inexact(self, phase: Phase, stage: int) -> None:
         """Train until ||grad h(w)|| <= gamma ||grad h(w_t)|| (Li et al. 2020, Definition 2).
@@ -315,23 +275,22 @@ class CohortTraining:
         nothing: where time is short, the first measurement needs time for itself, for an epoch,
         for the second measurement and for a step.
         """
-        gamma = self.tasks.gamma
-        assert gamma is not None
-        per_epoch = np.array([len(epochs[0]) for epochs in self.tasks.batches])
-        left = np.full(len(self.tasks), UNLIMITED)
-        if self.tasks.limits is not None:
-            left = self.tasks.limits[:, stage].copy()
+        tasks = self.tasks
+        assert tasks.gamma is not None
+        per_epoch = np.array([len(epochs[0]) for epochs in tasks.batches])
+        left = np.full(len(tasks), UNLIMITED)
+        if tasks.limits is not None:
+            left = tasks.limits[:, stage].copy()
         measures = left > 3 * per_epoch
-        bound = gamma * self._gradient_norms(measures)
+        bound = tasks.gamma * self._gradient_norms(measures)
         left -= measures * per_epoch
         trains = left > 0
-        for epoch in range(phase.epochs):
-            batches = []
-            for epochs, going, most in zip(self.tasks.batches, trains, left, strict=True):
-                batches.append(epochs[phase.first + epoch][:most] if going else [])
+        for epoch in range(phase.first, phase.first + phase.epochs):
+            each = zip(tasks.batches, trains, left, strict=True)
+            batches = [epochs[epoch][:most] if going else [] for epochs, going, most in each]
             self._train_on(phase, batches)
             left -= [len(given) for given in batches]
-            trains &= (left > 0) & (epoch + 1 < phase.epochs)
+            trains &= (left > 0) & (epoch + 1 < phase.first + phase.epochs)
             measured = trains & measures & (left > per_epoch)
             if measured.any():
                 norms = self._gradient_norms(measured)
@@ -341,9 +300,8 @@ class CohortTraining:
     def _gradient_norms(self, which: np.ndarray) -> np.ndarray:
         """Return ||grad h|| [M] over all samples of the clients `which`, unclipped; 0 of others."""
         norms = np.zeros(len(self.tasks))
-        batches: list[Batches] = []
-        for epochs, measured in zip(self.tasks.batches, which, strict=True):
-            batches.append(epochs[0] if measured else [])
+        pairs = zip(self.tasks.batches, which, strict=True)
+        batches = [epochs[0] if measured else [] for epochs, measured in pairs]
         order = longest_first(batches)
         if not len(order):
             return norms
@@ -354,28 +312,25 @@ class CohortTraining:
             self._losses(steps, step, self._leaves(rows, BOTH), rows).sum().backward()
         for term in self.work.terms:
             term.add_gradient(block)
-        square = block.theta_grad.double().square().sum(1)
-        square += block.private_grad.double().square().sum(1)
+        slopes = (block.theta_grad, block.private_grad)
+        square = sum(slope.double().square().sum(1) for slope in slopes)
         self.counts["measured"][order] += steps.counts
         self.counts["samples"][order] += steps.drawn
-        norms[order] = square.sqrt().cpu().numpy()
+        norms[order] = torch.as_tensor(square).sqrt().cpu().numpy()
         return norms
 
     def _steps(self, batches: list[Batches], *, whole: bool = False) -> Steps:
         """Lay out the batches of clients that stand longest first."""
-        loss = self.work.loss
         labels = self.samples.labels
-        weights = loss.weigh(labels) if isinstance(loss, Loss) else None
+        weights = weights_of_samples(self.work.loss, labels)
         return Steps.plan(batches, labels, weights, self.samples.for_gates, whole=whole)
 
     def _leaves(self, rows: Rows, turn: Turn) -> dict[str, Tensor]:
         """Return the named tensors of rows; only those that move get a gradient."""
-        specs = {"shared": self.layout.communicated, "private": self.layout.private}
         named: dict[str, Tensor] = {}
-        for name in BOTH:
+        for name, specs in self.specs.items():
             parameters, gradients = rows.row(name)
-            slope = gradients if name in turn else None
-            named |= leaves(parameters, slope, specs[name])
+            named |= models.leaves(parameters, gradients if name in turn else None, specs)
         return named
 
     def _losses(
@@ -386,22 +341,22 @@ class CohortTraining:
         if alone and rows.log_shares is not None:
             named = {**named, "head.bias": named["head.bias"] + rows.log_shares}
         if self.samples.for_gates is not None:
-            named = separate_gates(named)
+            named = models.separate_gates(named)
         images = self.samples.images[index]
         labels = self.samples.labels[index]
         loss = self.work.loss
-        return model_losses(self.model, images, labels, mass, sizes, named, loss, not alone)
+        return models.model_losses(self.model, images, labels, mass, sizes, named, loss, not alone)
 
     def _log_class_shares(self, clients: np.ndarray) -> Tensor:
         """Return the logarithms [a, classes] of class shares; 1e-9 samples of an absent class."""
-        heads = [spec for spec in self.layout.communicated if spec.name == "head.bias"]
+        sizes = {spec.name: spec.size for spec in self.layout.communicated}
         labels = self.samples.labels.cpu().numpy()
-        rows = []
-        for client in clients.tolist():
-            indices = np.unique(np.concatenate(all_batches(self.tasks.batches[client])))
-            counts = np.bincount(labels[indices], minlength=heads[0].size)
-            rows.append(np.log(np.maximum(counts, 1e-9) / counts.sum()))
-        return torch.from_numpy(np.array(rows)).to(self.rows.theta)
+        batches = [np.concatenate(all_batches(self.tasks.batches[k])) for k in clients]
+        counts = np.array(
+            [np.bincount(labels[np.unique(own)], minlength=sizes["head.bias"]) for own in batches]
+        )
+        shares = np.maximum(counts, 1e-9) / counts.sum(1, keepdims=True)
+        return torch.from_numpy(np.log(shares)).to(self.rows.theta)
 
     def _block(self, order: np.ndarray) -> Rows:
         """Return a copy of the rows of some clients, with gradients."""
@@ -409,24 +364,20 @@ class CohortTraining:
 
     def _put_back(self, order: np.ndarray, block: Rows) -> None:
         """Let the clients `order` go on with the rows of a block."""
-        place = torch.from_numpy(order)
-        on_device = place.to(block.theta.device)
-        self.rows.theta[on_device] = block.theta
-        self.rows.private[on_device] = block.private
-        for name, value in block.memory.items():
-            self.rows.memory[name][place.to(value.device)] = value
+        pairs = [(self.rows.theta, block.theta), (self.rows.private, block.private)]
+        pairs += [(self.rows.memory[name], value) for name, value in block.memory.items()]
+        for values, changed in pairs:
+            values[torch.from_numpy(order).to(values.device)] = changed
 
     def _require_finite(self, means: np.ndarray, order: np.ndarray) -> None:
         """Raise an error for the first loss of [steps, a] that is not finite."""
-        broken = np.argwhere(~np.isfinite(means))
-        if len(broken):
-            step, position = broken[0].tolist()
+        for step, position in np.argwhere(~np.isfinite(means)).tolist():
             client = order[position]
-            step += 1 + int(self.counts["batches"][client])
+            number = step + 1 + int(self.counts["batches"][client])
             raise FloatingPointError(
                 f"{self.where}, client {self.tasks.clients[client]}: the loss is not finite at "
-                f"local step {step}; lower the learning rates (eta_g, eta_p, eta_m) or look at its "
-                "data"
+                f"local step {number}; lower the learning rates (eta_g, eta_p, eta_m) or look at "
+                "its data"
             )
 
     def _trace(
@@ -441,41 +392,32 @@ class CohortTraining:
         """Print loss, penalties, their sum and the gates of each client in a traced batch."""
         if not self.work.trace_every or (step + 1) % self.work.trace_every:
             return
-        samples = slice(steps.ends[step], steps.ends[step + 1])
-        position = steps.owner[samples] % len(order)
+        position = steps.owner[steps.ends[step] : steps.ends[step + 1]] % len(order)
         task = np.bincount(position, losses.double().cpu().numpy(), minlength=len(rows))
-        penalties = {type(term).__name__: term.value(rows).tolist() for term in terms}
-        gates = sigmoid(rows.private[:, rows.columns.gates])
-        for row in range(len(rows)):
-            client = self.tasks.clients[order[row]]
-            values = {name: penalty[row] for name, penalty in penalties.items()}
-            added = "".join(f" + {name} {value:.4g}" for name, value in values.items())
-            line = f"{self.where}, client {client}, batch {step + 1}: task loss {task[row]:.4g}"
-            line += f"{added} = {task[row] + sum(values.values()):.4g}"
-            if gates.shape[1]:
-                mine = gates[row]
-                line += f"; gates {mine.min():.4g}, {mine.mean():.4g}, {mine.max():.4g}"
-            print(line, file=sys.stderr, flush=True)
+        table = {type(term).__name__: term.value(rows).cpu().numpy() for term in terms}
+        table = {"task loss": task, **table, "sum": task + sum(table.values())}
+        gates = models.sigmoid(rows.private[:, rows.columns.gates]).cpu().numpy()
+        if gates.shape[1]:
+            table |= {"gates min": gates.min(1), "mean": gates.mean(1), "max": gates.max(1)}
+        for row, client in enumerate(self.tasks.clients[order][: len(rows)]):
+            values = ", ".join(f"{name} {column[row]:.4g}" for name, column in table.items())
+            print(f"{self.where}, client {client}, batch {step + 1}: {values}", file=sys.stderr)
 
     def results(self) -> Results:
         """Return what the clients come back with."""
         rows = self.rows
         batches = self.counts["batches"]
         taken = torch.from_numpy(batches).to(rows.theta.device)
-        kept = {name: rows.memory[name] for name in self.work.kept_memory(self.layout)}
-        uploads: dict[str, Tensor] = {}
-        for term in self.work.terms:
-            sent, stays = term.finish(rows, taken, self.work.eta_g)
-            uploads |= sent
+        finished = [term.finish(rows, taken, self.work.eta_g) for term in self.work.terms]
+        kept = {name: rows.memory[name] for name in self.kept_memory}
+        for _, stays in finished:
             kept |= stays
-        loss = np.full(len(batches), np.nan)
-        np.divide(self.loss_sum, batches, out=loss, where=batches > 0)
         return Results(
             theta=rows.theta,
             private=rows.private,
-            uploads=uploads,
+            uploads={name: value for sent, _ in finished for name, value in sent.items()},
             kept=kept,
-            loss=loss,
+            loss=np.where(batches > 0, self.loss_sum / np.maximum(batches, 1), np.nan),
             steps=self.counts["steps"],
             measured=self.counts["measured"],
             personal=self.counts["personal"],

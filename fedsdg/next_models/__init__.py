@@ -41,7 +41,7 @@ _NAMES = {
     "fast.model": "CompiledModel",
     "forward": "class_tokens",
     "mixture": "MixedModel",
-    "parameters": "Layout ParameterSpec block_views leaves offsets only_trained views",
+    "parameters": "Layout ParameterSpec block_specs block_views leaves offsets only_trained views",
     "peft_exchange": "PEFT_CONFIG load_peft save_peft start_from",
     "portable": "HEAD Portable",
     "pretraining": "Training linear_probe progress_report shift_and_mirror",

@@ -34,7 +34,15 @@ TARGETS = {"outputs": ("attn.proj", "mlp.fc2"), "qkv-fc1": ("attn.qkv", "mlp.fc1
 def adapted_layers(
     architecture: Architecture, config: AdapterConfig
 ) -> dict[str, tuple[int, int, int]]:
-    """Return the adapted layers in order: name -> (block, inputs, outputs)."""
+    """Return the adapted layers in order.
+
+    Args:
+        architecture: of the backbone.
+        config: of the adapters.
+
+    Returns:
+        Name, such as `blocks.0.attn.proj` -> (block, inputs, outputs).
+    """
     dim, hidden = architecture.dim, architecture.hidden
     shapes = {
         "attn.qkv": (dim, 3 * dim),
@@ -50,14 +58,30 @@ def adapted_layers(
 
 
 def gate_name(layer: str, config: AdapterConfig) -> str:
-    """Return the name of the logit that gates an adapted layer such as `blocks.0.attn.proj`."""
+    """Return the name of the logit that gates an adapted layer.
+
+    Args:
+        layer: such as `blocks.0.attn.proj`, or `blocks.*.attn.proj` for all blocks.
+        config: of the adapters.
+
+    Returns:
+        The name, such as `blocks.0.lambda_k_logit`.
+    """
     if config.gate == "client":
         return GATE
     return f"{layer if config.gate == 'layer' else '.'.join(layer.split('.')[:2])}.{GATE}"
 
 
 def private_block(depth: int, config: AdapterConfig) -> int | None:
-    """Return the number of the only block with a private branch; None where every block has one."""
+    """Return the number of the only block with a private branch.
+
+    Args:
+        depth: number of blocks.
+        config: of the adapters.
+
+    Returns:
+        The number, from 0 on; None where every block has a branch.
+    """
     if config.private_block is None:
         return None
     return {"first": 0, "middle": depth // 2, "last": depth - 1}[config.private_block]
@@ -139,6 +163,14 @@ def adapter_values(
     one 0; A_p and B_p: see `AdapterConfig.private_init`; logits: `gate_init`. Frozen factors are
     drawn first, then the communicated row, then a private or frozen head, so that all methods start
     from the same values.
+
+    Args:
+        layout: of the adapters.
+        config: of the adapters.
+        generator: of the draws.
+
+    Returns:
+        The two rows.
     """
     frozen = tuple(spec for spec in layout.private if spec.group == "frozen" and not spec.of_head)
     values: dict[str, Tensor] = {}
@@ -229,10 +261,18 @@ def low_rank_factors(
 def client_heads(
     parameters: Mapping[str, Tensor], config: AdapterConfig, private: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return every client's head: weight [M, classes, dim] and bias [M, classes].
+    """Return every client's head.
 
     A gated head is (1 − m) W_g + m W_p, exactly W_g for m = 0 and W_p for m = 1; a residual one is
-    W_g + W_p. Without `private` both are W_g.
+    W_g + W_p.
+
+    Args:
+        parameters: tensors [M, …].
+        config: of the adapters.
+        private: False leaves W_p out.
+
+    Returns:
+        Weight [M, classes, dim] and bias [M, classes].
     """
     weight, bias = (parameters[name] for name in HEAD)
     if not private or config.head not in ("gated", "residual"):

@@ -232,15 +232,14 @@ def from_timm(
         raise FileNotFoundError(f"backbone weights {local_file} are missing")
     try:
         model: Any = timm.create_model(name, pretrained=local_file is None, **options)
-        state = None if local_file is None else _read_for_timm(model, Path(local_file))
-    except Exception as error:  # hub, network, file and model errors share no base class
+    except Exception as error:  # hub, network and model errors share no base class
         raise ValueError(
             f"timm's pretrained model {name!r} cannot be loaded ({error}); check the name and the "
             "network, or give a local file of its weights"
         ) from error
-    if state is not None:
-        _load_all(model, state, f"the weights in {local_file}", f"timm's {name}")
     _require_supported(model, name)
+    if local_file is not None:
+        _load_timm_file(model, Path(local_file), name)
     settings = model.pretrained_cfg
     architecture = Architecture(
         image_size=model.patch_embed.img_size[0],
@@ -257,20 +256,23 @@ def from_timm(
     return freeze(model, architecture, name, {"source": "timm", "timm_name": name})
 
 
-def _read_for_timm(model: Any, file: Path) -> Mapping[str, Tensor] | None:
-    """Return a file's tensors by timm's names, converted as timm converts them.
-
-    None for the .npz format of the original authors, which timm reads by name into the model and
-    refuses where a name is missing.
-    """
+def _load_timm_file(model: Any, file: Path, name: str) -> None:
+    """Load a file of timm's model, converted as timm converts its files."""
     from timm.models import load_state_dict
     from timm.models.vision_transformer import checkpoint_filter_fn
 
-    if file.suffix == ".npz":
-        model.load_pretrained(str(file))
-        return None
-    state: Mapping[str, Tensor] = checkpoint_filter_fn(load_state_dict(str(file)), model)
-    return state
+    try:
+        if file.suffix == ".npz":
+            # The format of the original authors; timm refuses one that lacks a name.
+            model.load_pretrained(str(file))
+            return
+        state: Mapping[str, Tensor] = checkpoint_filter_fn(load_state_dict(str(file)), model)
+    except Exception as error:  # those of safetensors, torch and timm share no base class
+        raise ValueError(
+            f"the weights in {file} cannot be loaded into timm's {name} ({error}); give the file "
+            "of this very model"
+        ) from error
+    _load_all(model, state, f"the weights in {file}", f"timm's {name}")
 
 
 def _weights_path(path: Path | str) -> Path:

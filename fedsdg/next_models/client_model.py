@@ -101,7 +101,17 @@ class ClientModel:
         parameters: Mapping[str, Tensor],
         private: bool = True,
     ) -> Tensor:
-        """Return scores [B, classes] from parameters in one call; arguments as above."""
+        """Return scores from parameters in one call.
+
+        Args:
+            images: [B, …], or their prefixes.
+            counts: images of each client, Σ = B.
+            parameters: tensors [M, …].
+            private: as in `effective_weights`.
+
+        Returns:
+            [B, classes], differentiable in the parameters.
+        """
         return self.forward(images, counts, self.effective_weights(parameters, private))
 
     def portable(self, parameters: Mapping[str, Tensor], private: bool = True) -> Portable:
@@ -122,7 +132,16 @@ class ClientModel:
 
 
 def require_counts(counts: Sequence[int], images: Tensor, clients: int) -> None:
-    """Raise ``ValueError`` unless there is a count per client and they sum to the images."""
+    """Check the numbers of images of the clients.
+
+    Args:
+        counts: images of each client.
+        images: [B, …].
+        clients: number of clients.
+
+    Raises:
+        ValueError: there is not one count per client, or they do not sum to the images.
+    """
     if len(counts) != clients or sum(counts) != len(images) or min(counts, default=0) < 0:
         raise ValueError(
             f"counts {list(counts)} must be {clients} non-negative numbers that sum to the "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +23,6 @@ SHORT = 128
 #: The same in bfloat16, where torch's takes two to five times as long at any length. The bound is
 #: for memory, which the packed attention needs in proportion to the square of the tokens.
 SHORT_IN_BFLOAT16 = 256
-_NO_FACTORS: Mapping[str, Factors] = MappingProxyType({})
 _INTO_STREAM = ("attn.proj", "mlp.fc2")
 
 
@@ -45,7 +43,7 @@ def class_tokens(
     model: Any,
     images: Tensor,
     counts: Sequence[int] = (),
-    factors: Mapping[str, Factors] = _NO_FACTORS,
+    factors: Mapping[str, Factors] | None = None,
 ) -> Tensor:
     """Return the normalised class tokens, the input of a head.
 
@@ -61,7 +59,7 @@ def class_tokens(
     x = model.norm_pre(model._pos_embed(model.patch_embed(images)))
     last = len(model.blocks) - 1
     for number, block in enumerate(model.blocks):
-        layers = _Layers(f"blocks.{number}", block, counts, factors)
+        layers = _Layers(f"blocks.{number}", block, counts, factors or {})
         x = _block(block, layers.apply, x, class_token_only=number == last)
     features: Tensor = model.fc_norm(model.norm(x[:, 0]))
     return features

@@ -201,6 +201,11 @@ def block_views(matrix: Tensor, specs: Sequence[ParameterSpec]) -> dict[str, Ten
     return named
 
 
+def block_specs(specs: Sequence[ParameterSpec]) -> tuple[ParameterSpec, ...]:
+    """Return the parameters that `block_views` names, each with the shape of one block."""
+    return tuple(kind.spec for kind in _kinds(tuple(specs)))
+
+
 def leaves(
     matrix: Tensor, gradients: Tensor | None, specs: Sequence[ParameterSpec]
 ) -> dict[str, Tensor]:
@@ -225,15 +230,23 @@ def leaves(
     if gradients is None:
         return values
     slopes = block_views(gradients, specs)
-    for kind in _kinds(tuple(specs)):
-        if kind.spec.trainable:
-            leaf = values[kind.spec.name].requires_grad_()
-            leaf.grad = slopes[kind.spec.name]
+    for spec in block_specs(specs):
+        if spec.trainable:
+            leaf = values[spec.name].requires_grad_()
+            leaf.grad = slopes[spec.name]
     return values
 
 
 def only_trained(matrix: Tensor, layout: Layout) -> Tensor:
-    """Return a copy of communicated rows [M, d] with 0 for parameters that are not trained."""
+    """Return a copy of communicated rows with 0 for parameters that are not trained.
+
+    Args:
+        matrix: [M, d].
+        layout: of the round; see `Layout.of_round`.
+
+    Returns:
+        [M, d].
+    """
     copied = matrix.clone()
     columns = offsets(layout.communicated)
     for spec in layout.communicated:

@@ -156,7 +156,16 @@ class Training:
 
 
 def schedule(step: int, steps: int, warmup: int) -> float:
-    """Return the factor of the peak rate: linear over `warmup` steps, then half a cosine to 0."""
+    """Return the factor of the peak rate: linear at first, then half a cosine to 0.
+
+    Args:
+        step: number of the step, from 0 on.
+        steps: steps in all.
+        warmup: steps of rising rate; half of all steps at most.
+
+    Returns:
+        A number in [0, 1].
+    """
     warmup = min(warmup, steps // 2)
     if step < warmup:
         return (step + 1) / warmup

@@ -174,14 +174,11 @@ def filled_up(images: Tensor, counts: Sequence[int]) -> tuple[Tensor, Sequence[i
         The images, the counts, and the positions [B] of the real images; unchanged and None where
         filling up does not pay (see `even_pays`).
     """
-    size = max(counts)
     if not even_pays(counts):
         return images, counts, None
-    starts = torch.tensor(counts).cumsum(0) - torch.tensor(counts)
-    steps = torch.arange(size)
-    real = steps < torch.tensor(counts)[:, None]
-    last = (torch.tensor(counts) - 1).clamp(min=0)[:, None]
-    chosen = (starts[:, None] + steps.minimum(last)).clamp(max=len(images) - 1)
-    positions = real.flatten().nonzero().flatten()
-    device = images.device
-    return images[chosen.flatten().to(device)], [size] * len(counts), positions.to(device)
+    each, steps = torch.tensor(counts), torch.arange(max(counts))
+    last = (each - 1).clamp(min=0)[:, None]
+    chosen = (each.cumsum(0) - each)[:, None] + steps.minimum(last)
+    chosen = chosen.clamp(max=len(images) - 1).flatten().to(images.device)
+    positions = (steps < each[:, None]).flatten().nonzero().flatten().to(images.device)
+    return images[chosen], [max(counts)] * len(counts), positions

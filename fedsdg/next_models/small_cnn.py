@@ -142,7 +142,15 @@ class SmallCnn(ClientModel):
 
 
 def cnn_scores(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    """Return one network's scores [B, classes] of images [B, C, H, W]."""
+    """Return one network's scores.
+
+    Args:
+        weights: by name, of one client.
+        images: [B, C, H, W].
+
+    Returns:
+        [B, classes].
+    """
     x = images
     for layer in ("conv1", "conv2"):
         x = conv2d(x, weights[f"{layer}.weight"], weights[f"{layer}.bias"], padding=KERNEL // 2)

@@ -44,12 +44,11 @@ def run(folder, rule, **options):
 @pytest.mark.parametrize("rule", PASSES)
 def test_passes_over_files(rule, folder):
     made = run(folder, rule)
-    passes = PASSES[rule] + (rule == "fedsdg")  # And theta_g alone, for its rounding.
-    assert made.passes == passes
+    assert made.passes == PASSES[rule]
     d = made.num_parameters
     assert d == sum(int(np.prod(shape)) for shape in cohorts.SHAPES.values())
-    rows = {"fedsdg": 7 + 7 + 1, "krum": 7 + 2, "multikrum": 7 + 6, "cgsv": 3 * 7}
-    assert made.bytes_read == 4 * d * rows.get(rule, 7 * passes)
+    rows = {"krum": 7 + 2, "multikrum": 7 + 6}
+    assert made.bytes_read == 4 * d * rows.get(rule, 7 * PASSES[rule])
 
 
 @pytest.mark.parametrize("rule", PASSES)
@@ -102,10 +101,11 @@ def test_clipping_and_screening_cost_what_they_say(monkeypatch):
         Rows, "_reduced", lambda self, f, *a: counted.append(f.__name__) or reduced(self, f, *a)
     )
     aggregate(Alignment(clip_norm=1.0), theta, clients)
-    assert counted == ["norms_and_dots", "norms_and_dots", "rounding"]
+    assert counted == ["norms_and_dots", "norms_and_dots"]
     counted.clear()
     aggregate(Screened(Alignment()), theta, clients, num_clients=6)
-    assert counted == ["distances", "norms_and_dots", "norms_and_dots", "rounding"]
+    # Of those that are compared, of those that are kept, and of theta_g alone.
+    assert counted == ["distances", "norms_and_dots", "norms_and_dots", "norms_and_dots"]
 
 
 def test_nothing_as_large_as_the_parameters_is_allocated_beside_the_result():

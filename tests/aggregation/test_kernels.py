@@ -45,6 +45,7 @@ def test_sums_equal_the_reference(size, dtype, origin):
         expected = on("torch", function, given, *arguments)
         found = on("numba", function, given, *arguments)
         assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
+        assert found[1:, -1] == pytest.approx(expected[1:, -1], rel=1e-5, abs=1e-30)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -66,10 +67,11 @@ def test_steps_equal_the_reference(size, dtype):
             assert torch.allclose(a.double(), b.double(), rtol=2 * exact, atol=2 * exact)
 
 
+@pytest.mark.parametrize("size, lengths", [(6, (700_000, 5, 900_001)), (31, (70_000, 5, 190_001))])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_results_have_the_same_bits_for_any_number_of_threads(dtype):
-    given = block(6, dtype, lengths=(700_000, 5, 900_001))
-    weights = np.random.default_rng(2).normal(size=7)
+def test_results_have_the_same_bits_for_any_number_of_threads(dtype, size, lengths):
+    given = block(size, dtype, lengths=lengths)
+    weights = np.random.default_rng(2).normal(size=size + 1)
     results = []
     try:
         for threads in (1, 2, 3, 5):
@@ -216,6 +218,26 @@ def test_parameters_without_numbers():
     assert nothing.measure().norms.tolist() == [0, 0] and not nothing.distances().any()
 
 
+def rounding_of_the_measured(theta, clients):
+    rows = MemoryRows(clients, theta)
+    rows.measure()
+    return rows.rounding(0.0)
+
+
+@pytest.mark.parametrize("name", ["torch", "numba"])
+def test_rounding_is_half_an_eps_of_the_parameters_each_dtype_with_its_own(name):
+    theta = {"a": torch.tensor([3.0, 4.0]), "b": torch.tensor([5.0, 12.0]).bfloat16()}
+    clients = [{key: value + k for key, value in theta.items()} for k in range(1, 4)]
+    expected = np.hypot(5 * 2.0**-24, 13 * 2.0**-8)
+    with backend(name):
+        assert rounding_of_the_measured(theta, clients) == pytest.approx(expected, rel=1e-6)
+        alone = MemoryRows(clients, theta)
+        assert alone.rounding(8.0) == pytest.approx(expected + 8 * 2.0**-8, rel=1e-6)
+        huge = {"a": torch.tensor([3e25, 4e25])}  # Beyond squares in float32.
+        beside = [{"a": huge["a"] + k * 1e25} for k in range(1, 4)]
+        assert rounding_of_the_measured(huge, beside) == pytest.approx(5e25 * 2.0**-24, rel=1e-6)
+
+
 GPU = torch.cuda.is_available()
 DEVICES = [
     pytest.param("cuda", marks=[pytest.mark.cuda, pytest.mark.skipif(not GPU, reason="no GPU")]),
@@ -247,6 +269,8 @@ def test_triton_kernels(size, dtype, device):
         ]
         a, b = (torch.cat([t.double().flatten() for t in r.parameters.values()]) for r in results)
         assert (a - b).norm() <= 1e-6 * a.norm()
+    noises = [on(name, rounding_of_the_measured, theta, clients) for name in ("torch", "triton")]
+    assert noises[1] == pytest.approx(noises[0], rel=1e-6)
     clients[-1]["a"][0, 0] = torch.nan
     if size > 1:
         with backend("triton"):

@@ -73,7 +73,8 @@ class Cell:
         Raises:
             ValueError: the method, or what is asked of it, is refused.
         """
-        config = parse_config(raw)
+        federation = {**raw["federation"], "record_gates": "evaluations"}
+        config = parse_config({**raw, "federation": federation})
         run = config.run(config.datasets[0], config.settings[0], config.methods[0], 0)
         federation = build(run, self._material, self._partition)
         if folder is not None:
@@ -95,11 +96,14 @@ class Cell:
 
 
 def _private(federation: Federation) -> Tensor:
+    """What each client keeps; nothing of those that never trained."""
     everybody = torch.arange(federation.num_clients)
+    private = federation.bank.private(everybody)
     # Ditto and the running mix keep a whole model.
     if "own" in federation.bank.names:
-        return federation.bank.kept("own", everybody)
-    return federation.bank.private(everybody)
+        private = federation.bank.kept("own", everybody)
+    private[~federation.bank.trained] = 0
+    return private
 
 
 # --- Backbones ------------------------------------------------------------------------------------

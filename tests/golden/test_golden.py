@@ -122,6 +122,8 @@ def measured(federation: str) -> Iterator[tuple[str, dict[str, float]]]:
                 numbers = numbers_of(cell.outcome(merged(whole, laid), broken))
             except ValueError:
                 numbers = {"refused": 1.0}
+            except Exception as error:  # The other cases are to be seen as well.
+                numbers = {repr(error): 1.0}
             yield name, numbers
 
 

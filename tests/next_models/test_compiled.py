@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,28 +17,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedsdg.next_models import (
-    AdapterConfig,
-    Architecture,
-    CohortModel,
-    CompiledModel,
-    MixedModel,
-    adam_step,
-    root,
-    sigmoid,
-)
-from tests.next_models.conftest import (
-    CLASSES,
-    VARIANTS,
-    gradients,
-    named,
-    random_backbone,
-    random_images,
-    random_rows,
-)
+from fedsdg import next_models as models
+from fedsdg.next_models.fast import tiles, transformer
+from tests.next_models import conftest as our
 
 ROOT = Path(__file__).parents[2]
-COUNTS = {"equal": [16, 16, 16], "ragged": [5, 0, 33, 1], "one image": [1]}
+RAGGED = [5, 0, 33, 1]
 
 
 def squared(scores, labels, reduction):
@@ -45,28 +31,31 @@ def squared(scores, labels, reduction):
 
 
 def slopes_of(model, counts, loss=cross_entropy, private=True, prefixed=True, divisors=None):
-    """(losses, gradient of both rows [M, d + d_p]) of a model in its own type."""
+    """(losses, gradient of both rows [M, d + d_p]) of a model in its own type, in float64."""
     dtype = getattr(model, "inner", model).dtype
-    rows = [0.4 * row for row in random_rows(model, len(counts), dtype)]
-    images, labels = random_images(sum(counts), dtype)
+    rows = [0.4 * row for row in our.random_rows(model, len(counts), dtype)]
+    images, labels = our.random_images(sum(counts), dtype)
     images = model.prefixes(images) if prefixed else images
     if divisors is None:
         divisors = torch.from_numpy(np.repeat(counts, counts).astype(float))
-    losses, slopes = gradients(
-        model,
-        rows,
-        lambda p: model.losses(
-            images, labels, divisors, counts, model.effective_weights(p, private), loss
-        ),
-    )
-    return losses.double(), torch.cat(slopes, 1).double()
+
+    def losses(parameters):
+        weights = model.effective_weights(parameters, private)
+        return model.losses(images, labels, divisors, counts, weights, loss)
+
+    found, slopes = our.gradients(model, rows, losses)
+    return found.double(), torch.cat(slopes, 1).double()
 
 
 def assert_as_good_as_float32(make, counts, **how):
     """Relative error of every client's gradient at most 1e-6, and twice that of torch."""
-    exact = slopes_of(make(CohortModel, torch.float64), counts, **how)
-    usual = slopes_of(make(CohortModel, torch.float32), counts, **how)
-    found = slopes_of(make(CompiledModel, torch.float32), counts, **how)
+    wide, narrow = torch.float64, torch.float32
+    cases = (
+        (models.CohortModel, wide),
+        (models.CohortModel, narrow),
+        (models.CompiledModel, narrow),
+    )
+    exact, usual, found = (slopes_of(make(kind, dtype), counts, **how) for kind, dtype in cases)
     torch.testing.assert_close(found[0], exact[0], rtol=2e-6, atol=1e-6)
     norms = exact[1].norm(dim=1)
     errors = [((other[1] - exact[1]).norm(dim=1) / norms)[norms > 0] for other in (found, usual)]
@@ -74,154 +63,111 @@ def assert_as_good_as_float32(make, counts, **how):
     assert not found[1][norms == 0].any()
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", our.VARIANTS)
 def test_the_gradient_is_as_good_as_torchs(make_model, variant):
     def make(kind, dtype):
-        return make_model(kind, dtype, **VARIANTS[variant])
+        return make_model(kind, dtype, **our.VARIANTS[variant])
 
-    assert_as_good_as_float32(make, COUNTS["ragged"])
+    assert_as_good_as_float32(make, RAGGED)
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"private": False},
-        {"loss": squared},
-        {"prefixed": False},
-        {"divisors": torch.tensor([torch.inf, *[3.0] * 38], dtype=torch.float64)},
-    ],
-    ids=lambda how: next(iter(how)),
-)
+@pytest.mark.parametrize("how", ["private", "loss", "prefixed", "divisors"])
 def test_whatever_is_asked_of_it(make_model, how):
+    divisors = torch.tensor([torch.inf, *[3.0] * 38], dtype=torch.float64)
+    asked = {"private": False, "loss": squared, "prefixed": False, "divisors": divisors}
+
     def make(kind, dtype):
         return make_model(kind, dtype, branch="dual", private_init="lora", rank=10)
 
-    assert_as_good_as_float32(make, COUNTS["ragged"], **how)
+    assert_as_good_as_float32(make, RAGGED, **{how: asked[how]})
 
 
-@pytest.mark.parametrize("counts", COUNTS)
-@pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
-def test_a_mixed_model_takes_the_same_pass(make_model, counts, weight):
+@pytest.mark.parametrize("counts", [[16, 16, 16], RAGGED, [1]], ids=str)
+def test_a_mixed_model_takes_the_same_pass(make_model, counts):
     def make(kind, dtype):
-        return MixedModel(make_model(kind, dtype), weight)
+        return models.MixedModel(make_model(kind, dtype), 0.3)
 
-    assert_as_good_as_float32(make, COUNTS[counts])
-
-
-def test_scores_are_torchs(make_model):
-    fast = make_model(CompiledModel, torch.float32, branch="dual")
-    exact, rows = make_model(branch="dual"), random_rows(fast, 4, torch.float32)
-    images, _ = random_images(39)
-    for private in (True, False):
-        weights = fast.effective_weights(named(fast, rows), private)
-        prefixes = fast.prefixes(images.float())
-        assert fast.bytes_of_a_prefix == prefixes[0].nbytes
-        got = fast.forward(prefixes, COUNTS["ragged"], weights)
-        assert torch.equal(got, fast.forward(images.float(), COUNTS["ragged"], weights))
-        wide = named(exact, [row.double() for row in rows])
-        expected = exact.logits(images, COUNTS["ragged"], wide, private)
-        torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
+    assert_as_good_as_float32(make, counts)
 
 
 @pytest.mark.parametrize("loss", [cross_entropy, squared])
 def test_gradients_of_the_head_alone_are_the_same_bits(make_model, loss):
-    whole = slopes_of(make_model(CompiledModel, torch.float32), [5, 33], loss)
-    model = make_model(CompiledModel, torch.float32)
-    layout = model.layout
+    model = make_model(models.CompiledModel, torch.float32)
+    layout, whole = model.layout, slopes_of(model, RAGGED, loss)
+    model = make_model(models.CompiledModel, torch.float32)
     model.layout = layout.of_copy(head_alone=True)
-    alone = slopes_of(model, [5, 33], loss)
+    alone, body = slopes_of(model, RAGGED, loss), layout.before_head
     assert torch.equal(whole[0], alone[0])
-    head = slice(layout.before_head, layout.d)
-    assert torch.equal(whole[1][:, head], alone[1][:, head])
-    assert not alone[1][:, : head.start].any() and whole[1][:, : head.start].any()
+    assert torch.equal(whole[1][:, body:], alone[1][:, body:])
+    assert not alone[1][:, :body].any() and whole[1][:, :body].any()
 
 
 def test_the_gradient_is_that_of_the_sum_alone(make_model):
-    model = make_model(CompiledModel, torch.float32)
-    images, labels = random_images(3, torch.float32)
-    leaf = random_rows(model, 1, torch.float32)[0].requires_grad_()
-    weights = model.effective_weights(named(model, (leaf, leaf[:, :0])))
+    model, (images, labels) = make_model(models.CompiledModel, torch.float32), our.random_images(3)
+    leaf = our.random_rows(model, 1, torch.float32)[0].requires_grad_()
+    weights = model.effective_weights(our.named(model, (leaf, leaf[:, :0])))
     losses = model.losses(images, labels, torch.ones(3), [3], weights)
     with pytest.raises(ValueError, match="is that of their sum; take it of `logits`"):
         (losses * torch.arange(3)).sum().backward()
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"targets": "qkv-fc1"}, "adapters at the outputs alone, not at qkv-fc1"),
-        ({"dtype": torch.float64}, "it computes in float32"),
-    ],
-)
-def test_what_it_does_not_support_is_said(make_model, options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        make_model(CompiledModel, **{"dtype": torch.float32, **options})
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"dim": 16}, r"widths \[16, 8, 64\] of tokens, heads .* of 16"),
-        ({"init_values": 0.1}, "plain blocks"),
-        ({"qkv_bias": False}, "with biases"),
-        ({"reg_tokens": 2}, "each with a position"),
-    ],
-)
-def test_designs_it_does_not_support(change, sentence):
-    architecture = Architecture(8, 4, 1, change.pop("dim", 32), 2, 2, (0.5,), (0.5,))
-    with pytest.raises(ValueError, match=sentence):
-        CompiledModel(random_backbone(architecture, **change), AdapterConfig(), CLASSES)
-
-
-def test_parameters_in_another_precision_are_refused(make_model):
-    model = make_model(CompiledModel, torch.float32)
-    images, _ = random_images(2, torch.float32)
+def test_what_it_does_not_support_is_said(make_model, tiny):
+    for sentence, shape, design, options in (
+        ("adapters at the outputs alone, not at qkv-fc1", tiny, {}, {"targets": "qkv-fc1"}),
+        (r"widths \[16, 8, 64\] of tokens, heads .* of 16", replace(tiny, dim=16), {}, {}),
+        ("with biases", tiny, {"qkv_bias": False}, {}),
+        ("each with a position", tiny, {"reg_tokens": 2}, {}),
+    ):
+        backbone = our.random_backbone(shape, **design)
+        with pytest.raises(ValueError, match=sentence):
+            models.CompiledModel(backbone, models.AdapterConfig(**options), our.CLASSES)
+    with pytest.raises(ValueError, match="it computes in float32"):
+        make_model(models.CompiledModel, torch.float64)
+    model, (images, _) = make_model(models.CompiledModel, torch.float32), our.random_images(2)
     with pytest.raises(TypeError, match="takes factors and heads in float32"):
-        model.logits(images, [2], named(model, random_rows(model, 1)))
+        model.logits(images, [2], our.named(model, our.random_rows(model, 1)))
 
 
-def test_adam_is_torchs():
-    theta, mean, square = torch.randn(3, 40), torch.zeros(3, 40), torch.zeros(3, 40)
-    leaf, rate = theta.clone().requires_grad_(), 0.01
-    optimiser = torch.optim.Adam([leaf], lr=rate)
-    for step in range(1, 6):
-        leaf.grad = torch.randn(3, 40)
-        optimiser.step()
-        c = (1 - 0.999**step) ** 0.5
-        numbers = (1 - 0.9, 0.999, 1 - 0.999, 1e-8 * c, c / (1 - 0.9**step))
-        arrays = (x.numpy() for x in (theta, leaf.grad, mean, square, torch.full((40,), rate)))
-        adam_step(*arrays, *(np.float32(number) for number in numbers))
-    torch.testing.assert_close(theta, leaf.detach(), rtol=1e-5, atol=1e-6)
+def at(array):
+    return array.ctypes.data
+
+
+def test_every_entry_of_a_product_is_one_sum_in_order():
+    """So tiles of any shape give the same bits."""
+    draws = np.random.default_rng(0)
+    a, b = (draws.standard_normal(shape).astype(np.float32) for shape in ((13, 40), (40, 144)))
+    whole, alone = (np.zeros((13, 144), np.float32) for _ in range(2))
+    zeros = np.zeros(tiles.WIDEST, np.float32)
+    tiles.product(at(a), 40, 1, at(b), at(whole), 13, 144, 40, at(zeros), 0)
+    for row in range(13):
+        for first in range(0, 144, 16):
+            part, right = np.zeros(16, np.float32), np.ascontiguousarray(b[:, first : first + 16])
+            tiles.product(at(a[row]), 40, 1, at(right), at(part), 1, 16, 40, at(zeros), 0)
+            alone[row, first : first + 16] = part
+    assert whole.tobytes() == alone.tobytes()
+    np.testing.assert_allclose(whole, a.astype(float) @ b, atol=1e-5)
 
 
 def test_roots_and_sigmoids_are_rounded_once():
     x = torch.logspace(-30, 30, 4001)
-    assert torch.equal(root(x).double(), x.double().sqrt().float().double())
+    assert torch.equal(models.root(x), x.double().sqrt().float())
     x = torch.linspace(-30, 30, 4001)
-    assert torch.equal(sigmoid(x), torch.sigmoid(x.double()).float())
-    assert root(torch.zeros(2, dtype=torch.float64)).dtype == torch.float64
+    assert torch.equal(models.sigmoid(x), torch.sigmoid(x.double()).float())
 
 
-#: Computes losses, gradients and a step of Adam; prints their hash and the LLVM code for them.
-PROGRAM = """
-import hashlib, json, sys
-import numpy as np, torch
-from fedsdg.next_models import AdapterConfig, Architecture, CompiledModel, adam_step
-from fedsdg.next_models.fast import tiles, transformer
-from tests.next_models.conftest import random_backbone
-from tests.next_models.test_compiled import slopes_of
-torch.set_num_threads(1)
-architecture = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
-config = AdapterConfig(rank=3, branch="dual", private_init="lora")
-found = slopes_of(CompiledModel(random_backbone(architecture), config, 5), [5, 0, 33, 1])
-rows = [np.linspace(1, 2, 64, dtype=np.float32).reshape(2, 32) for _ in range(4)]
-adam_step(*rows, np.ones(32, np.float32), *np.linspace(0, 1, 5, dtype=np.float32))
-digest = hashlib.sha256(b"".join(x.numpy().tobytes() for x in found) + rows[0].tobytes())
-hits = sum(transformer.run.stats.cache_hits.values())
-code = [kernel.inspect_llvm() for kernel in (transformer.run, transformer.embed, adam_step)]
-text = "" if hits else "".join(text for one in code for text in one.values())
-print(json.dumps([tiles.REGISTER, hits, digest.hexdigest(), text]))
-"""
+def report():
+    """Print a hash of losses, gradients and a step of Adam, and the LLVM code for them."""
+    torch.set_num_threads(1)
+    backbone = our.random_backbone(models.Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,)))
+    config = models.AdapterConfig(rank=3, branch="dual", private_init="lora")
+    found = slopes_of(models.CompiledModel(backbone, config, our.CLASSES), RAGGED)
+    rows = [np.linspace(1, 2, 64, dtype=np.float32).reshape(2, 32) for _ in range(4)]
+    models.adam_step(*rows, np.ones(32, np.float32), *np.linspace(0, 1, 5, dtype=np.float32))
+    digest = hashlib.sha256(b"".join(x.numpy().tobytes() for x in found) + rows[0].tobytes())
+    hits = sum(transformer.run.stats.cache_hits.values())
+    kernels = () if hits else (transformer.run, transformer.embed, models.adam_step)
+    code = "".join(text for kernel in kernels for text in kernel.inspect_llvm().values())
+    print(json.dumps([tiles.REGISTER, hits, digest.hexdigest(), code]))
 
 
 @pytest.mark.slow
@@ -231,20 +177,15 @@ def test_bits_do_not_depend_on_the_processor_and_code_is_kept(tmp_path):
 
     def run(**environment):
         own = {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path)}
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            env={**os.environ, **own, **environment},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        program = f"from {__name__} import report; report()"
+        command, environment = [sys.executable, "-c", program], {**os.environ, **own, **environment}
+        done = subprocess.run(command, env=environment, capture_output=True, check=True)
         return json.loads(done.stdout)
 
     register, hits, digest, code = run()
-    assert hits == 0
     # No flag and no function lets the compiler fuse or reorder.
     flags = r"\bf(?:add|sub|mul|div|neg) [a-z ]*\b(?:fast|contract|reassoc|arcp|afn)\b"
-    assert len(re.findall(r"llvm\.fma\.v\d+f32", code)) > 200
+    assert hits == 0 and len(re.findall(r"llvm\.fma\.v\d+f32", code)) > 200
     assert not re.search(rf"{flags}|llvm\.fmuladd", code)
     assert run() == [register, 1, digest, ""]
     # The name alone would leave the features of this processor.

@@ -29,38 +29,42 @@ STORAGES = {
     torch.bfloat16: loops.BFLOAT16,
     torch.float16: loops.FLOAT16,
 }
-PART_BYTES = 1 << 22
+PART_BYTES = 1 << 23
 """Size of a part: long compared to the start of a kernel, short compared to the whole."""
 MOST_SORTED = 1024
 """A network of comparators for more rows takes long to construct."""
-LONGEST = 1 << 14
-"""Columns of the longest cache block."""
-_ZEROS = np.zeros(LONGEST)
+LONGEST = 1 << 16
+"""Columns of the longest cache block, whose sums in float64 fit the second cache."""
+_ZEROS = np.zeros(loops.PIECE)
+ZEROS = _ZEROS.ctypes.data
+"""The address of `PIECE` zeros."""
 
 Span = tuple[np.ndarray, int, int, int, int]
 """(ends, start, stop, width, storage) of some columns, see `loops`."""
 
 
 def norms_and_dots(block: Block, coefficients: np.ndarray) -> np.ndarray | None:
-    """Return [2, M + 1] as `statistics.norms_and_dots`; None if squares leave float32's range."""
-    scale = float(np.abs(coefficients).max()) or 1.0
+    """Return [2, M + 1] norms and dots, as `loops`; None if squares leave float32's range."""
+    scale = float(np.abs(coefficients).max(initial=0.0)) or 1.0
     c = (coefficients / scale).astype(_real(block))
 
     def work(span: Span) -> np.ndarray:
-        return loops.norms_and_dots(block.table, span, _ZEROS.ctypes.data, c)
+        return loops.norms_and_dots(block.table, span, ZEROS, c)
 
     totals = _sum_over_parts(block, _width(block), work)
-    if not in_range(totals[0], block):
+    if not in_range(totals[0], block) or np.isinf(totals[1, -1]):
         return None
     totals[0, -1] *= scale**2
-    totals[1] *= scale
+    totals[1, :-1] *= scale
     return np.asarray(totals)
 
 
 def distances(block: Block) -> np.ndarray | None:
     """Return [M, M] ||x_i - x_j||^2: exactly symmetric, zero for equal rows; None as above."""
-    table, zero = _rows(block), np.zeros(1, _real(block))
-    sums = _sum_over_parts(block, _width(block), lambda span: loops.distances(table, span, zero))
+    table, zero = np.ascontiguousarray(block.table[:, 1:]), np.zeros(1, _real(block))
+    sums = _sum_over_parts(
+        block, 2 * _width(block), lambda span: loops.distances(table, span, zero)
+    )
     upper = np.triu(sums[: block.size, : block.size], 1)
     if not in_range(upper[np.triu_indices(block.size, 1)], block):
         return None
@@ -72,26 +76,22 @@ def weighted_sum(block: Block, weights: np.ndarray, outs: list[Tensor]) -> bool:
     used = np.flatnonzero(weights)
     table, addresses = np.ascontiguousarray(block.table[:, used]), _addresses(outs)
     w, zero = weights[used], np.zeros(1, _real(block))
-    # Long pieces for many rows, too many to be prefetched at the same time.
-    width = 128 if len(used) <= loops.FEW_ROWS else LONGEST
-    if block.dtype.itemsize == 2:
-        width = _width(block)
+    width = loops.PIECE if len(used) <= loops.STREAMS else LONGEST
 
     def work(span: Span) -> float:
-        return loops.weighted_sum(table, addresses, span, _ZEROS.ctypes.data, w, zero)
+        return loops.weighted_sum(table, addresses, span, ZEROS, w, zero)
 
     return bool(_sum_over_parts(block, width, work, backwards=True) == 0)
 
 
 def trimmed_mean(block: Block, trim: int, outs: list[Tensor]) -> bool:
     """Write the mean of ranks trim … M-1-trim of every column; return whether all is finite."""
-    table, addresses = _rows(block), _addresses(outs)
+    table, addresses = np.ascontiguousarray(block.table[:, 1:]), _addresses(outs)
     network, zero = selection_network(block.size, trim), np.zeros(1, _real(block))
 
     def work(span: Span) -> float:
         return loops.trimmed_mean(table, addresses, span, network, trim, zero)
 
-    # Twice as wide as elsewhere: every comparator goes over it.
     return bool(_sum_over_parts(block, 2 * _width(block), work) == 0)
 
 
@@ -101,21 +101,8 @@ def _real(block: Block) -> Any:
 
 
 def _width(block: Block) -> int:
-    """Columns of a cache block that is read more than once: a multiple of 64.
-
-    Few rows: short pieces, a small part of the first cache, so that the processor's own
-    prefetching follows all rows at the same time. Many rows: long pieces that still fit the
-    second cache.
-    """
-    itemsize = np.dtype(_real(block)).itemsize
-    if block.size <= loops.FEW_ROWS:
-        return 512 // itemsize
-    return max(64, min(512, (1 << 17) // (block.size + 1) // itemsize // 64 * 64))
-
-
-def _rows(block: Block) -> np.ndarray:
-    """The table without theta_g."""
-    return np.ascontiguousarray(block.table[:, 1:])
+    """Columns of a cache block that is read more than once: 512 bytes of a row."""
+    return 512 // np.dtype(_real(block)).itemsize
 
 
 def _addresses(tensors: list[Tensor]) -> np.ndarray:

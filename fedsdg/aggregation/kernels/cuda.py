@@ -46,10 +46,10 @@ class Table(NamedTuple):
 
 
 def norms_and_dots(block: Block, coefficients: np.ndarray) -> np.ndarray | None:
-    """Return [2, M + 1] as `statistics.norms_and_dots`; None if squares leave float32's range."""
-    size, scale = block.size, float(np.abs(coefficients).max()) or 1.0
+    """Return [2, M + 1] norms and dots, as `loops`; None if squares leave float32's range."""
+    size, scale = block.size, float(np.abs(coefficients).max(initial=0.0)) or 1.0
     real, kind, share = _real(block)
-    rows = triton.next_power_of_2(size)
+    rows = max(1, triton.next_power_of_2(size))
     facts = _facts(block, np.arange(size + 1), None)
     numbers, of_thread = (8192, 64) if _is_aligned(facts) and size <= 32 else (4096, 32)
     columns = max(16, min(1024, numbers // rows)) // share
@@ -57,7 +57,7 @@ def norms_and_dots(block: Block, coefficients: np.ndarray) -> np.ndarray | None:
     pieces = len(table.places)
     steps = max(1, min(MOST_STEPS, pieces // PROGRAMS))
     parts = triton.cdiv(pieces, steps)
-    sums = torch.zeros(parts, 2, size + 1, dtype=torch.float64, device=block.first.device)
+    sums = torch.empty(parts, 2, size + 1, dtype=torch.float64, device=block.first.device)
     with torch.cuda.device_of(block.first):
         triton_kernels.norms_and_dots[(parts,)](
             block.first,
@@ -77,10 +77,10 @@ def norms_and_dots(block: Block, coefficients: np.ndarray) -> np.ndarray | None:
             num_warps=max(1, min(32, rows * columns * share // (32 * of_thread))),
         )
     totals = sums.sum(dim=0).cpu().numpy()
-    if not in_range(totals[0], block):
+    if not in_range(totals[0], block) or np.isinf(totals[1, -1]):
         return None
     totals[0, -1] *= scale**2
-    totals[1] *= scale
+    totals[1, :-1] *= scale
     return np.asarray(totals)
 
 

@@ -4,7 +4,7 @@ Of T tensors of R rows each, the numbers of row r lie at table[t, r] (an address
 those of tensor t are the columns ends[t - 1] … ends[t]. A kernel goes through them in cache blocks
 of `width` columns; `span` is (ends, start, stop, width, storage). Numbers of 32 and 64 bits are
 read where they lie; those of 16 bits are converted to float32, once per cache block. `zero` [1]
-gives the dtype in which a kernel computes; `zeros` is the address of `width` zeros.
+gives the dtype in which a kernel computes; `zeros` is the address of `PIECE` zeros.
 
 All kernels are in one file, because numba invalidates a kernel kept on disk by the file of the
 kernel itself, not by those of the functions that it calls.
@@ -22,8 +22,12 @@ from fedsdg.compiling import compiled
 
 FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = range(4)
 """How the numbers of a row are stored."""
-FEW_ROWS = 16
-"""About as many streams as a processor prefetches at the same time."""
+STREAMS = 12
+"""About as many rows as a processor prefetches by itself at the same time."""
+PIECE = 128
+"""Columns of `STREAMS` rows that fit the first cache."""
+AHEAD = 2
+"""How many cache blocks before they are read rows are prefetched."""
 LINE = 64
 """Bytes of a cache line."""
 
@@ -98,10 +102,10 @@ def _at(address, n, dtype):
 
 
 @compiled
-def _prefetch_next(address, skip, left, width, item):
-    """Prefetch the next cache block of a row: at most `width` of the numbers after `skip`."""
-    for line in range(0, item * min(left, width), LINE):
-        _prefetch(address + item * skip + line)
+def _prefetch_lines(address, size):
+    """Prefetch so many bytes at an address."""
+    for line in range(0, size, LINE):
+        _prefetch(address + line)
 
 
 @compiled
@@ -135,35 +139,41 @@ def _load(rows, skip, n, storage, zeros, buffer, places):
     rows [R]: addresses of a tensor's rows, of which the first `skip` numbers are left out.
     """
     for r in range(len(rows)):
-        if rows[r] == 0:
-            places[r] = zeros
-        elif storage < BFLOAT16:
-            places[r] = rows[r] + buffer.itemsize * skip
-        else:
+        places[r] = rows[r] + buffer.itemsize * skip if rows[r] else zeros
+    for r in range(len(rows) if storage >= BFLOAT16 else 0):
+        if rows[r]:
             _copy(rows[r] + 2 * skip, n, storage, buffer[r])
             places[r] = buffer.ctypes.data + buffer.itemsize * buffer.shape[1] * r
 
 
 @compiled
 def norms_and_dots(table, span, zeros, coefficients):
-    """Return [2, M + 1] the squares of every row and its dots with z, then z's square and 0.
+    """Return [2, M + 1] the squares of every row and its dots with z, then z's and the origin's.
 
     z = sum_k coefficients[k] x_k, x_k = row 1 + k minus row 0, the origin.
     """
     ends, start, stop, width, storage = span
     dtype, item = coefficients.dtype, _itemsize(storage)
     real = dtype.type
-    size, first = len(coefficients), 0
+    size, first, half = len(coefficients), 0, item * width // 2
     totals, places = np.zeros((2, size + 1)), np.empty(size + 1, np.int64)
     buffer, reference = _buffer(size + 1, width, storage, dtype), np.empty(width, dtype)
     for t in range(len(ends)):
         last = min(stop, ends[t])
         for left in range(max(start, first), last, width):
             n = min(width, last - left)
-            _load(table[t], left - first, n, storage, zeros, buffer, places)
+            # Half now, half with the dots: requests beyond what memory can serve are dropped.
+            ahead = item * (left - first + AHEAD * width)
+            # Not by `_load` alone: the call takes a tenth of the time of a few rows.
+            for r in range(size + 1):
+                places[r] = table[t, r] + item * (left - first) if table[t, r] else zeros
+            if storage >= BFLOAT16:
+                _load(table[t], left - first, n, storage, zeros, buffer, places)
             h, z = _at(places[0], n, dtype), reference[:n]
             z[:] = real(0)
             for k in range(0, size - size % 4, 4):
+                for i in range(k + 1, k + 5):
+                    _prefetch_lines(table[t, i] + ahead, half)
                 a, b = _at(places[k + 1], n, dtype), _at(places[k + 2], n, dtype)
                 c, e = _at(places[k + 3], n, dtype), _at(places[k + 4], n, dtype)
                 p, q = coefficients[k], coefficients[k + 1]
@@ -176,8 +186,7 @@ def norms_and_dots(table, span, zeros, coefficients):
                 for j in range(n):
                     z[j] += p * (a[j] - h[j])
             for k in range(size):
-                if size > FEW_ROWS:  # Few rows the processor prefetches by itself.
-                    _prefetch_next(table[t, k + 1], left - first + n, last - left - n, width, item)
+                _prefetch_lines(table[t, k + 1] + ahead + half, half)
                 a, square, dot = _at(places[k + 1], n, dtype), real(0), real(0)
                 for j in range(n):
                     x = a[j] - h[j]
@@ -185,10 +194,12 @@ def norms_and_dots(table, span, zeros, coefficients):
                     dot += x * z[j]
                 totals[0, k] += square
                 totals[1, k] += dot
-            square = real(0)
+            square, origin = real(0), real(0)
             for j in range(n):
                 square += z[j] * z[j]
+                origin += h[j] * h[j]
             totals[0, size] += square
+            totals[1, size] += origin
         first = ends[t]
     return totals
 
@@ -213,8 +224,8 @@ def distances(table, span, zero):
             places[size:] = places[size - 1]
             for i in range(0, size, 2):
                 x, y = _at(places[i], n, dtype), _at(places[i + 1], n, dtype)
-                for k in range(i, min(i + 2, size) if size > FEW_ROWS else i):
-                    _prefetch_next(table[t, k], left - first + n, last - left - n, width, item)
+                for k in range(i, min(i + 2, size)):
+                    _prefetch_lines(table[t, k] + item * (left - first + width), item * width)
                 for j in range(i + 1, size, 4):
                     a, b = _at(places[j], n, dtype), _at(places[j + 1], n, dtype)
                     c, e = _at(places[j + 2], n, dtype), _at(places[j + 3], n, dtype)
@@ -264,30 +275,37 @@ def _store(total, address, n, storage, zero):
 
 @compiled
 def weighted_sum(table, outs, span, zeros, weights, zero):
-    """Write sum_r weights[r] times row r, added in float64, to outs; return as `_store`."""
+    """Write sum_r weights[r] times row r, added in float64, to outs; return as `_store`.
+
+    Rows are read STREAMS at a time, each over the whole width: many short reads would be slower.
+    """
     ends, start, stop, width, storage = span
     dtype, item = zero.dtype, _itemsize(storage)
     size, first, finite = len(weights), 0, 0.0
-    places, total = np.empty(size, np.int64), np.empty(width)
-    buffer = _buffer(size, width, storage, dtype)
+    places, total = np.empty(STREAMS, np.int64), np.empty(width)
+    buffer = _buffer(STREAMS, PIECE, storage, dtype)
     for t in range(len(ends)):
         last = min(stop, ends[t])
         for left in range(max(start, first), last, width):
             n = min(width, last - left)
-            _load(table[t], left - first, n, storage, zeros, buffer, places)
-            z = total[:n]
-            z[:] = 0.0
-            for k in range(0, size - size % 4, 4):
-                a, b = _at(places[k], n, dtype), _at(places[k + 1], n, dtype)
-                c, e = _at(places[k + 2], n, dtype), _at(places[k + 3], n, dtype)
-                p, q, r, s = weights[k], weights[k + 1], weights[k + 2], weights[k + 3]
-                for j in range(n):
-                    z[j] += (p * a[j] + q * b[j]) + (r * c[j] + s * e[j])
-            for k in range(size - size % 4, size):
-                a, p = _at(places[k], n, dtype), weights[k]
-                for j in range(n):
-                    z[j] += p * a[j]
-            finite += _store(z, outs[t] + item * (left - first), n, storage, zero)
+            total[:n] = 0.0
+            for k in range(0, size, STREAMS):
+                rows, w = table[t, k : k + STREAMS], weights[k : k + STREAMS]
+                for skip in range(0, n, PIECE):
+                    m = min(PIECE, n - skip)
+                    z = total[skip : skip + m]
+                    _load(rows, left - first + skip, m, storage, zeros, buffer, places)
+                    for i in range(0, len(w) - len(w) % 4, 4):
+                        a, b = _at(places[i], m, dtype), _at(places[i + 1], m, dtype)
+                        c, e = _at(places[i + 2], m, dtype), _at(places[i + 3], m, dtype)
+                        p, q, r, s = w[i], w[i + 1], w[i + 2], w[i + 3]
+                        for j in range(m):
+                            z[j] += (p * a[j] + q * b[j]) + (r * c[j] + s * e[j])
+                    for i in range(len(w) - len(w) % 4, len(w)):
+                        a, p = _at(places[i], m, dtype), w[i]
+                        for j in range(m):
+                            z[j] += p * a[j]
+            finite += _store(total[:n], outs[t] + item * (left - first), n, storage, zero)
         first = ends[t]
     return finite
 
@@ -331,7 +349,7 @@ def trimmed_mean(table, outs, span, network, trim, zero):
                     z[j] += x[j] * nothing
             for c in range(network.shape[0]):
                 if c < size:
-                    _prefetch_next(table[t, c], left - first + n, last - left - n, width, item)
+                    _prefetch_lines(table[t, c] + skip + item * width, item * width)
                 x, y = buffer[network[c, 0], :n], buffer[network[c, 1], :n]
                 for j in range(n):
                     p, q = x[j], y[j]

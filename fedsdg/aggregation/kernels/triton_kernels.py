@@ -75,7 +75,7 @@ def norms_and_dots(
     ALIGNED: tl.constexpr,
     REAL: tl.constexpr,
 ):
-    """partial[part] [2, SIZE + 1] = squares and dots of the rows, then the square of z.
+    """partial[part] [2, SIZE + 1] = squares and dots of the rows, then squares of z and the origin.
 
     A part has the pieces part, part + parts, …: programs that run at once read side by side.
     """
@@ -86,6 +86,7 @@ def norms_and_dots(
     squares = tl.zeros((ROWS, BLOCK // PACK), dtype=REAL)
     dots = tl.zeros((ROWS, BLOCK // PACK), dtype=REAL)
     own = tl.zeros((BLOCK,), dtype=REAL)
+    origin = tl.zeros((BLOCK,), dtype=REAL)
     for step in range(steps):
         at, j, there = _piece(part + step * parts, facts, places, pieces, SIZE + 1, BLOCK, ALIGNED)
         starts = _pointer(tl.load(at + 3 + k, mask=present, other=0), like, ALIGNED)
@@ -93,8 +94,10 @@ def norms_and_dots(
         x = tl.load(starts[:, None] + j[None, :], mask=inside, other=0).to(REAL)
         if ORIGIN:
             # Beyond the last row too, where neither c nor the store lets it count.
-            o = _pointer(tl.load(at + 2), like, ALIGNED)
-            x -= tl.load(o + j, mask=there, other=0).to(REAL)[None, :]
+            start = _pointer(tl.load(at + 2), like, ALIGNED)
+            o = tl.load(start + j, mask=there, other=0).to(REAL)
+            x -= o[None, :]
+            origin += o * o
         z = tl.sum(x * c[:, None], axis=0)
         squares += _gathered(x * x, PACK)
         dots += _gathered(x * z[None, :], PACK)
@@ -103,6 +106,7 @@ def norms_and_dots(
     tl.store(to + k, tl.sum(squares.to(tl.float64), axis=1), mask=present)
     tl.store(to + SIZE + 1 + k, tl.sum(dots.to(tl.float64), axis=1), mask=present)
     tl.store(to + SIZE, tl.sum(own.to(tl.float64), axis=0))
+    tl.store(to + 2 * SIZE + 1, tl.sum(origin.to(tl.float64), axis=0))
 
 
 @triton.jit(do_not_specialize=["pieces", "size", "parts", "steps"])

@@ -203,8 +203,6 @@ def in_proportion(nominal: Sequence[int], steps: int) -> list[int]:
         steps: Steps to divide, at least as many as there are parts.
     """
     total = sum(nominal)
-    for most in range(min(steps, total), -1, -1):
-        shares = [max(1, most * part // total) for part in nominal]
-        if sum(shares) <= steps:
-            return shares
-    raise ValueError(f"{steps} steps are too few for {len(nominal)} parts; each needs one")
+    most = min(steps, total)
+    shares = ([max(1, m * one // total) for one in nominal] for m in range(most, -1, -1))
+    return next(divided for divided in shares if sum(divided) <= steps)

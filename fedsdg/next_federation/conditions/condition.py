@@ -23,6 +23,8 @@ class ClientData:
     num_classes: int
     owner: np.ndarray
     "[n] the client that holds each sample; -1: none does"
+    true_labels: np.ndarray
+    "int64 [n]"
     labels: np.ndarray
     "int64 [n], as they are used in training and validation"
     train: list[np.ndarray]
@@ -40,6 +42,10 @@ class ClientData:
     def num_clients(self) -> int:
         """K."""
         return len(self.train)
+
+    def flags(self, name: str) -> np.ndarray:
+        """Return a column of the clients' records, bool [K]; False of all if there is none."""
+        return self.facts.get(name, np.zeros(self.num_clients, dtype=bool))
 
     def with_facts(self, **facts: np.ndarray) -> ClientData:
         """Return the data with further columns [K] of the clients' records."""

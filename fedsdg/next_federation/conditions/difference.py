@@ -63,25 +63,23 @@ class Difference(Condition):
             )
         return count
 
-    def draw(
-        self, data: ClientData
-    ) -> tuple[ClientData, dict[int, Callable[..., np.random.Generator]]]:
-        """Draw which clients differ.
-
-        Returns:
-            The data with the columns `conflicts` and `group`, and for each client that differs the
-            generators, by further addresses, from which it draws in which way; they are the same
-            within a group.
-        """
+    def with_groups(self, data: ClientData) -> ClientData:
+        """Draw which clients differ: add the columns `conflicts` and `group`."""
         count = self.count(data.num_clients)
         groups = self.groups if self.per == "group" else None
         generator = stream(self.stream_name, data.seed)
         group = client_groups(data.num_clients, count, groups, generator)
-        draws: dict[int, Callable[..., np.random.Generator]] = {}
-        for client in np.flatnonzero(group >= 0).tolist():
-            address = (_CLIENT, client) if groups is None else (_GROUP, int(group[client]))
-            draws[client] = partial(stream, self.stream_name, data.seed, *address)
-        return data.with_facts(conflicts=group >= 0, group=group), draws
+        return data.with_facts(conflicts=group >= 0, group=group)
+
+    def source(self, data: ClientData, client: int) -> Callable[..., np.random.Generator]:
+        """Return the generators, by further addresses, from which a client draws how it differs.
+
+        They are the same within a group.
+        """
+        address = (_CLIENT, client)
+        if self.per == "group":
+            address = (_GROUP, int(data.facts["group"][client]))
+        return partial(stream, self.stream_name, data.seed, *address)
 
 
 @part
@@ -121,18 +119,17 @@ class LabelConflict(Difference):
     def prepare(self, data: ClientData) -> ClientData:
         """Rename the labels of clients that differ."""
         self.require_classes(data.num_classes)
-        data, draws = self.draw(data)
+        data = self.with_groups(data)
         names = data.class_names.copy()
-        for client, draw in draws.items():
-            cycle = draw().permutation(data.num_classes)[: self.classes]
+        for client in np.flatnonzero(data.facts["conflicts"]).tolist():
+            cycle = self.source(data, client)().permutation(data.num_classes)[: self.classes]
             names[client, cycle] = np.roll(cycle, -1)
         held = data.owner >= 0
         owner = data.owner[held]
         labels = data.labels.copy()
         labels[held] = names[owner, labels[held]]
-        changed = labels[held] != data.labels[held]
-        totals = np.bincount(owner, minlength=data.num_clients)
-        relabelled = np.bincount(owner, changed, minlength=data.num_clients) / totals
+        changed = np.bincount(owner, labels[held] != data.labels[held], data.num_clients)
+        relabelled = changed / np.bincount(owner, minlength=data.num_clients)
         return replace(data, labels=labels, class_names=names).with_facts(relabelled=relabelled)
 
 
@@ -161,14 +158,13 @@ class FeatureShift(Difference):
 
     def prepare(self, data: ClientData) -> ClientData:
         """Give the clients that differ their views; equal views are one object."""
-        data, draws = self.draw(data)
+        data = self.with_groups(data)
         same = self.kind == "invert" or self.angle is not None
+        made: dict[int, View] = {}
         views: dict[int, View] = {}
-        by_group: dict[int, View] = {}
-        for client, draw in draws.items():
+        for client in np.flatnonzero(data.facts["conflicts"]).tolist():
             group = 0 if same else int(data.facts["group"][client])
-            source = partial(stream, self.stream_name, data.seed) if same else draw
-            if group not in by_group:
-                by_group[group] = View(self.kind, source, self.angle)
-            views[client] = by_group[group]
+            draw = partial(stream, self.stream_name, data.seed)
+            view = View(self.kind, draw if same else self.source(data, client), self.angle)
+            views[client] = made.setdefault(group, view)
         return replace(data, views=views)

@@ -49,7 +49,7 @@ class Quantisation(Condition):
             order = np.argsort(data.facts["speed"], kind="stable")
         weak = np.zeros(clients, dtype=bool)
         weak[order[: clients_in(self.share, clients)]] = True
-        return data.with_facts(weak=weak & ~data.facts.get("attacker", np.zeros(clients, bool)))
+        return data.with_facts(weak=weak & ~data.flags("attacker"))
 
     def transform_upload(self, setup: Setup, t: int, sent: Updates, tasks: Tasks) -> Updates:
         """Round the updates of weak clients."""

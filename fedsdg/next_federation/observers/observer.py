@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
@@ -10,27 +10,42 @@ from torch import Tensor
 from fedsdg.files.columns import Column
 
 if TYPE_CHECKING:
+    from fedsdg.aggregation.types import Aggregate
+    from fedsdg.next_federation.conditions.condition import Participation
     from fedsdg.next_federation.evaluation import Evaluation
+    from fedsdg.next_federation.probes import Measured
     from fedsdg.next_federation.setup import Server, Setup, Updates
+    from fedsdg.next_federation.store import ClientRows, ClientStore
     from fedsdg.next_federation.tasks import Results, Tasks
 
 
-@dataclass(frozen=True)
+@dataclass
 class RoundView:
-    """A round when it is over."""
+    """A round after the server's step, with its records as they are filled."""
 
     setup: Setup
     t: int
+    participation: Participation
+    tasks: Tasks
+    "of the clients that trained"
+    results: Results
+    "of the clients that trained"
+    sent: Updates
+    measured: list[Measured]
+    arrived: Updates
+    outcome: Aggregate
+    "of the rule"
     before: Server
     after: Server
-    tasks: Tasks
-    results: Results
-    arrived: Updates
-    evaluation: Evaluation | None
+    store: ClientStore
+    "what clients kept before the round"
+    kept: ClientRows
+    "what clients keep after it"
     row: dict[str, Any]
     "the round's record, to which columns may be added"
-    clients: dict[int, dict[str, Any]]
+    clients: dict[int, dict[str, Any]] = field(default_factory=dict)
     "the records of its clients, to which columns may be added"
+    evaluation: Evaluation | None = None
 
     @property
     def last(self) -> bool:

@@ -51,13 +51,6 @@ class Shapley(Observer):
         if not view.last or not players:
             return
         values: dict[bytes, float] = {}
-        found = {}
-        if self.exact and players <= MOST_PLAYERS:
-            members = coalitions(players)
-            worth = coalition_accuracies(view, members)
-            for coalition, value in zip(members, worth.tolist(), strict=True):
-                values[coalition.tobytes()] = value
-            found["shapley"] = shapley_values(worth, members)
 
         def value_of(coalition: np.ndarray) -> float:
             key = coalition.tobytes()
@@ -65,11 +58,17 @@ class Shapley(Observer):
                 values[key] = float(coalition_accuracies(view, coalition[None])[0])
             return values[key]
 
+        found = {}
+        if self.exact and players <= MOST_PLAYERS:
+            members = coalitions(players)
+            worth = coalition_accuracies(view, members)
+            keys = [coalition.tobytes() for coalition in members]
+            values |= dict(zip(keys, worth.tolist(), strict=True))
+            found["shapley"] = shapley_values(worth, members)
         generator = stream("contribution", view.setup.seed)
         found["shapley_estimate"] = estimated_values(players, value_of, generator)
-        for name, shares in found.items():
-            for client, share in zip(view.arrived.clients.tolist(), shares.tolist(), strict=True):
-                view.clients[client][name] = share
+        for k, client in enumerate(view.arrived.clients.tolist()):
+            view.clients[client] |= {name: float(shares[k]) for name, shares in found.items()}
 
 
 def coalitions(players: int) -> np.ndarray:
@@ -133,22 +132,20 @@ def estimated_values(
 def coalition_accuracies(view: RoundView, members: np.ndarray) -> np.ndarray:
     """Return the value [B] of coalitions, bool [B, n], many in one pass."""
     setup = view.setup
-    index = torch.from_numpy(np.concatenate(setup.shards.val)).to(setup.samples.labels.device)
+    samples = setup.samples
+    start = view.before.models[0]
+    index = torch.from_numpy(np.concatenate(setup.shards.val)).to(samples.labels.device)
     values = []
-    for begin in range(0, len(members), CLIENTS_PER_PASS):
-        some = torch.from_numpy(members[begin : begin + CLIENTS_PER_PASS].astype(np.float64))
+    for some in torch.from_numpy(members).split(CLIENTS_PER_PASS):
         count = len(some)
-        shares = some.to(view.before.models.device)
+        shares = some.double().to(start.device)
         shares /= shares.sum(dim=1, keepdim=True).clamp(min=1.0)
-        theta = view.before.models[0].double() + shares @ view.arrived.update.double()
-        theta = theta.to(view.before.models.dtype)
-        private = setup.private.expand(count, -1)
-        weights = merged_weights(setup, theta, private, private=False)
+        theta = (start.double() + shares @ view.arrived.update.double()).to(start.dtype)
+        weights = merged_weights(setup, theta, setup.private.expand(count, -1), private=False)
         right = torch.zeros(count, dtype=torch.int64, device=index.device)
         for chunk in index.split(max(CHUNK // count, 1)):
-            images = setup.samples.images[chunk]
-            images = images.repeat(count, *[1] * (images.dim() - 1))
+            images = samples.images[chunk].repeat(count, *[1] * (samples.images.dim() - 1))
             logits = setup.model.forward(images, [len(chunk)] * count, weights)
-            right += (logits.argmax(1).view(count, -1) == setup.samples.labels[chunk]).sum(dim=1)
+            right += (logits.argmax(1).view(count, -1) == samples.labels[chunk]).sum(dim=1)
         values.append(right.cpu().numpy() / len(index))
     return np.concatenate(values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,31 +12,6 @@ from fedsdg.next_federation.observers.observer import Observer, RoundView
 
 SERVER = -1
 """The number of the server among clients."""
-
-
-class Plane(NamedTuple):
-    """Points in the plane of their two first principal components."""
-
-    points: np.ndarray
-    "[n, 2] coordinates around the mean of all points; the first axis varies most"
-    share: float
-    "share of the points' variance that lies in the plane"
-
-
-def principal_plane(vectors: np.ndarray) -> Plane:
-    """Project vectors [n, d], n at least 2, onto the plane that keeps most of their variance.
-
-    The longest coordinate of each axis is positive, so equal vectors give equal points.
-    """
-    centred = np.asarray(vectors, dtype=np.float64) - np.mean(vectors, axis=0, dtype=np.float64)
-    left, lengths, _ = np.linalg.svd(centred, full_matrices=False)
-    points = np.zeros((len(vectors), 2))
-    rank = min(2, len(lengths))
-    points[:, :rank] = left[:, :rank] * lengths[:rank]
-    longest = points[np.abs(points).argmax(axis=0), [0, 1]]
-    points *= np.where(longest < 0, -1.0, 1.0)
-    total = float((lengths**2).sum())
-    return Plane(points, float((lengths[:2] ** 2).sum()) / total if total else 1.0)
 
 
 class Trajectory(Observer):
@@ -56,28 +31,44 @@ class Trajectory(Observer):
 
     def observe(self, view: RoundView) -> None:
         """Keep the models of a round."""
-        begin = view.tasks.first_values
-        points = torch.cat([begin, view.results.theta, view.after.models[:1]]).cpu().float()
+        models = (view.tasks.first_values, view.results.theta, view.after.models[:1])
         clients = torch.from_numpy(view.tasks.clients)
         who = torch.cat([clients, clients, torch.tensor([SERVER])])
-        places = torch.stack([torch.full_like(who, view.t), who], 1)
-        if self.state:
-            points = torch.cat([self.state["points"], points])
-            places = torch.cat([self.state["places"], places])
-        self.state = {"points": points, "places": places}
+        new = {
+            "points": torch.cat(models).cpu().float(),
+            "places": torch.stack([torch.full_like(who, view.t), who], 1),
+        }
+        before = self.state or {name: value[:0] for name, value in new.items()}
+        self.state = {name: torch.cat([before[name], value]) for name, value in new.items()}
 
     def complete(self, rounds: list[dict[str, Any]], clients: list[dict[str, Any]]) -> None:
         """Add the coordinates of each path, its start first."""
-        plane = principal_plane(self.state["points"].numpy())
+        points, share = principal_plane(self.state["points"].numpy())
         paths: dict[tuple[int, int], list[np.ndarray]] = {}
-        for (number, client), point in zip(
-            self.state["places"].tolist(), plane.points, strict=True
-        ):
-            paths.setdefault((number, client), []).append(point)
+        for place, point in zip(self.state["places"].tolist(), points, strict=True):
+            paths.setdefault(tuple(place), []).append(point)
         for row in clients:
-            path = paths.get((row["round"], row["client"]))
-            if path is not None:
+            if path := paths.get((row["round"], row["client"])):
                 row["path_x"], row["path_y"] = np.stack(path, axis=1).tolist()
         for row in rounds:
             row["model_x"], row["model_y"] = paths[row["round"], SERVER][-1].tolist()
-            row["plane_share"] = plane.share
+            row["plane_share"] = share
+
+
+def principal_plane(vectors: np.ndarray) -> tuple[np.ndarray, float]:
+    """Project vectors [n, d], n at least 2, onto the plane of their two principal components.
+
+    Returns:
+        Coordinates [n, 2] around the mean, the first axis that of the largest variance, and the
+        share of the variance that lies in the plane. The longest coordinate of an axis is positive,
+        so equal vectors give equal points.
+    """
+    x = vectors.astype(np.float64)
+    left, lengths, _ = np.linalg.svd(x - x.mean(axis=0), full_matrices=False)
+    points = np.zeros((len(x), 2))
+    rank = min(2, len(lengths))
+    points[:, :rank] = left[:, :rank] * lengths[:rank]
+    longest = points[np.abs(points).argmax(axis=0), [0, 1]]
+    total = float((lengths**2).sum())
+    share = float((lengths[:2] ** 2).sum()) / total if total else 1.0
+    return points * np.where(longest < 0, -1.0, 1.0), share

@@ -15,6 +15,7 @@ from fedsdg.next_models.fast.vectors import (
     STEP,
     absolute,
     add,
+    address,
     divide,
     exact,
     fused,
@@ -22,7 +23,6 @@ from fedsdg.next_models.fast.vectors import (
     maximum,
     multiply,
     nearest,
-    numbers_at,
     power_of_two,
     splat,
     square_root,
@@ -75,6 +75,13 @@ def gelu(numbers: int, x: int, y: int, slope: int, with_slope: bool) -> None:
     """Compute y = x Φ(x) and its slope Φ(x) + x φ(x), Φ and φ of the normal distribution.
 
     1 - erf(z) = t P(t) e^(-z²) with t = 1 / (1 + 0.45 z).
+
+    Args:
+        numbers: how many, in whole vectors.
+        x: address of x.
+        y: address of y.
+        slope: address of the slopes.
+        with_slope: whether slopes are needed.
     """
     for at in range(0, 4 * numbers, STEP):
         v = load(x + at)
@@ -93,11 +100,18 @@ def gelu(numbers: int, x: int, y: int, slope: int, with_slope: bool) -> None:
 def normalise(rows: int, x: int, norm: Any, epsilon: Any, hat: int, root: int, y: int) -> None:
     """Compute y = h ∘ weight + bias with h = (x - mean) · r and r = 1 / √(variance + ε).
 
-    h and r are kept in ``hat`` and ``root``; ``norm`` [2, width] is weight and bias.
+    Args:
+        rows: number of rows.
+        x: address of x [rows, width].
+        norm: array [2, width], weight and bias.
+        epsilon: ε.
+        hat: address at which h [rows, width] is kept.
+        root: address at which r [rows, 16] is kept.
+        y: address of y [rows, width].
     """
     width = norm.shape[1]
     size = 4 * width
-    weight = np.int64(norm.ctypes.data)
+    weight = address(norm)
     bias = weight + size
     for i in range(rows):
         start = i * size
@@ -121,10 +135,20 @@ def normalise(rows: int, x: int, norm: Any, epsilon: Any, hat: int, root: int, y
 
 @exact
 def normalise_back(rows: int, g: int, hat: int, root: int, norm: Any, dx: int, added: bool) -> None:
-    """Compute dx (+)= r (u - mean(u) - h · mean(u ∘ h)) with u = g ∘ weight; see ``normalise``."""
+    """Compute dx (+)= r (u - mean(u) - h · mean(u ∘ h)) with u = g ∘ weight; see ``normalise``.
+
+    Args:
+        rows: number of rows.
+        g: address of the gradient by y.
+        hat: address of h.
+        root: address of r.
+        norm: array [2, width], weight and bias.
+        dx: address of the gradient by x.
+        added: whether it is added to.
+    """
     width = norm.shape[1]
     size = 4 * width
-    weight = np.int64(norm.ctypes.data)
+    weight = address(norm)
     for i in range(rows):
         start = i * size
         u = multiply(load(g + start), load(weight))
@@ -168,9 +192,19 @@ def attend(
 ) -> None:  # fmt: skip
     """softmax(scale · q kᵀ) v for the first ``asking`` tokens of sixteen images, head by head.
 
-    Sixteen images are the lanes of a vector, so that no sum goes across one. Kept are q, k and v as
-    ``lanes`` [heads, 3, tokens, width, 16], and the ``shares`` [heads, asking, tokens, 16].
-    ``width`` is a head's. ``spare``: room for tokens · width vectors.
+    Sixteen images are the lanes of a vector, so that no sum goes across one.
+
+    Args:
+        asking: tokens whose output is needed.
+        tokens: of an image.
+        heads: number of heads.
+        width: of a head.
+        scale: factor of the scores.
+        qkv: address of queries, keys and values [16, tokens, 3 · heads · width].
+        lanes: address at which they are kept as [heads, 3, tokens, width, 16].
+        shares: address at which the softmax is kept, [heads, asking, tokens, 16].
+        mixed: address of the output [16, tokens, heads · width].
+        spare: address of room for tokens · width vectors.
     """
     out = 4 * heads * width
     part, one = tokens * width * STEP, width * STEP
@@ -211,9 +245,19 @@ def attend_back(
     asking: int, tokens: int, heads: int, width: int, scale: Any, lanes: int, shares: int,
     g: int, dqkv: int, spare: int,
 ) -> None:  # fmt: skip
-    """Gradient by q, k and v from the gradient ``g`` by the mixed values; see ``attend``.
+    """Compute the gradient by q, k and v; see ``attend``.
 
-    ``spare``: room for 5 · tokens · width vectors.
+    Args:
+        asking: as there.
+        tokens: as there.
+        heads: as there.
+        width: as there.
+        scale: as there.
+        lanes: as there.
+        shares: as there.
+        g: address of the gradient by the output.
+        dqkv: address of the gradient by queries, keys and values.
+        spare: address of room for 5 · tokens · width vectors.
     """
     out = 4 * heads * width
     part, one = tokens * width * STEP, width * STEP
@@ -254,28 +298,53 @@ def attend_back(
 
 @exact
 def add_rows(numbers: int, x: int, y: int) -> None:
-    """Compute x += y."""
+    """Compute x += y.
+
+    Args:
+        numbers: how many, in whole vectors.
+        x: address of x.
+        y: address of y.
+    """
     for at in range(0, 4 * numbers, STEP):
         store(x + at, add(load(x + at), load(y + at)))
 
 
 @exact
 def multiply_rows(numbers: int, x: int, y: int) -> None:
-    """Compute x *= y."""
+    """Compute x *= y.
+
+    Args:
+        numbers: how many, in whole vectors.
+        x: address of x.
+        y: address of y.
+    """
     for at in range(0, 4 * numbers, STEP):
         store(x + at, multiply(load(x + at), load(y + at)))
 
 
 @exact
 def copy_rows(numbers: int, x: int, y: int) -> None:
-    """Copy x to y."""
+    """Copy x to y.
+
+    Args:
+        numbers: how many, in whole vectors.
+        x: address of x.
+        y: address of y.
+    """
     for at in range(0, 4 * numbers, STEP):
         store(y + at, load(x + at))
 
 
 @exact
 def transpose(rows: int, columns: int, x: int, y: int) -> None:
-    """Compute y [columns, rows] = xᵀ, both in whole vectors."""
+    """Compute y [columns, rows] = xᵀ.
+
+    Args:
+        rows: of x, in whole vectors.
+        columns: of x, in whole vectors.
+        x: address of x.
+        y: address of y.
+    """
     for i in range(0, rows, LANES):
         for j in range(0, columns, LANES):
             start, to = x + 4 * (i * columns + j), y + 4 * (j * rows + i)
@@ -297,32 +366,37 @@ def logarithm(x: float) -> Any:
 
 
 @exact
-def cross_entropy(
-    images: int, width: int, scores: int, labels: Any, divisors: Any, losses: Any, slopes: int
-) -> None:
-    """ℓ = ln Σ_c e^(x_c) - x_y over its divisor, and its gradient by the scores x."""
-    for i in range(images):
-        x = scores + 4 * i * width
-        score = numbers_at(x, width)
-        largest = score[0]
-        for c in range(1, width):
-            largest = max(largest, score[c])
+def cross_entropy(scores: Any, labels: Any, divisors: Any, losses: Any, slopes: Any) -> None:
+    """Compute ℓ = ln Σ_c e^(x_c) - x_y over its divisor, and its slopes by the scores x.
+
+    Args:
+        scores: x [n, C], in whole vectors.
+        labels: y [n].
+        divisors: [n].
+        losses: [n] float64, filled.
+        slopes: [n, C], filled.
+    """
+    classes = scores.shape[1]
+    for i in range(len(scores)):
+        x, to = address(scores[i]), address(slopes[i])
+        largest = scores[i, 0]
+        for c in range(1, classes):
+            largest = max(largest, scores[i, c])
         top = splat(largest)
-        to = slopes + 4 * i * width
         sums = splat(_f(0.0))
-        for at in range(0, 4 * width, STEP):
+        for at in range(0, 4 * classes, STEP):
             e = exponential(subtract(load(x + at), top))
             store(to + at, e)
             sums = add(sums, e)
         whole = total(sums)
-        losses[i] = (logarithm(float(whole)) - float(score[labels[i]] - largest)) / divisors[i]
+        score = float(scores[i, labels[i]] - largest)
+        losses[i] = (logarithm(float(whole)) - score) / divisors[i]
         part = splat(_f(1.0 / divisors[i]) / whole)
-        for at in range(0, 4 * width, STEP):
+        for at in range(0, 4 * classes, STEP):
             store(to + at, multiply(load(to + at), part))
         # The label's own slope is minus the sum of the others: 1 - p would cancel near 1.
-        slope = numbers_at(to, width)
         others = _f(0.0)
-        for c in range(width):
+        for c in range(classes):
             if c != labels[i]:
-                others += slope[c]
-        slope[labels[i]] = -others
+                others += slopes[i, c]
+        slopes[i, labels[i]] = -others

@@ -121,9 +121,9 @@ class CompiledModel(CohortModel):
             images = self.prefixes(images)
         rank, classes = factors[0].shape[2], factors[-1].shape[1]
         given = _filled_up(factors)
-        gradients = given
-        if mode != transformer.SCORES:
-            gradients = [torch.zeros(x.shape) for x in _turned(given)]
+        # Each b is transposed in the gradients.
+        shapes = [x.mT.shape if number in (1, 3) else x.shape for number, x in enumerate(given)]
+        gradients = [torch.zeros(shape) for shape in shapes]
         scores = torch.empty(len(images), filled(classes))
         losses = np.empty(len(images))
         down = torch.zeros_like(scores)
@@ -146,9 +146,9 @@ class CompiledModel(CohortModel):
             down.numpy(),
             scores.numpy(),
         )
-        *adapters, weight, bias = gradients
-        adapters = _turned([*(x[:, :, :rank] for x in adapters), weight, bias])[:4]
-        return scores[:, :classes], losses, [*adapters, weight[:, :classes], bias[:, :classes]]
+        proj_a, proj_b, fc2_a, fc2_b = (x[:, :, :rank] for x in gradients[:4])
+        heads = [x[:, :classes] for x in gradients[4:]]
+        return scores[:, :classes], losses, [proj_a, proj_b.mT, fc2_a, fc2_b.mT, *heads]
 
 
 def unsupported(model: CohortModel) -> str | None:
@@ -253,12 +253,6 @@ def _filled_up(factors: Sequence[Tensor]) -> list[Tensor]:
         pad(bias, (0, more), value=transformer.NEVER),
     )
     return [x.contiguous() for x in padded]
-
-
-def _turned(factors: Sequence[Tensor]) -> list[Tensor]:
-    """Transpose each b."""
-    proj_a, proj_b, fc2_a, fc2_b, weight, bias = factors
-    return [proj_a, proj_b.mT, fc2_a, fc2_b.mT, weight, bias]
 
 
 def _frozen(vit: Any) -> transformer.Frozen:

@@ -186,7 +186,18 @@ def product(
 def add_product(
     a: int, a_row: int, a_column: int, b: int, c: int, rows: int, columns: int, length: int
 ) -> None:
-    """Compute C += A B; see ``product``."""
+    """Compute C += A B; see ``product``.
+
+    Args:
+        a: address of A.
+        a_row: numbers from row to row of A.
+        a_column: numbers from column to column of A.
+        b: address of B.
+        c: address of C.
+        rows: of A and C.
+        columns: of B and C, in whole vectors.
+        length: of the sums.
+    """
     _multiply(
         a, 4 * a_row, 4 * a_column, b, 4 * columns, c, 4 * columns, rows, columns, length,
         c, 4 * columns, 4,

@@ -139,7 +139,15 @@ class Activations(NamedTuple):
 
 
 def activations(frozen: Frozen, ranks: int) -> Activations:
-    """Allocate the room for passes through adapters of so many ranks, or of fewer."""
+    """Allocate the room for the activations of a pass.
+
+    Args:
+        frozen: the backbone.
+        ranks: of the adapters, filled up to whole vectors; fewer will do as well.
+
+    Returns:
+        Zeros.
+    """
     blocks, dim, hidden = frozen.fc1.shape
     tokens, heads = len(frozen.tokens), frozen.heads
     rows = TOGETHER * tokens
@@ -163,7 +171,16 @@ def activations(frozen: Frozen, ranks: int) -> Activations:
 
 
 def transposed(frozen: Frozen, ranks: int, classes: int) -> Transposed:
-    """Allocate the room for one client; ranks and classes are filled up to whole vectors."""
+    """Allocate the room for one client's factors and head.
+
+    Args:
+        frozen: the backbone.
+        ranks: of the adapters, filled up to whole vectors.
+        classes: of the head, filled up likewise.
+
+    Returns:
+        Numbers to be overwritten.
+    """
     blocks, dim, hidden = frozen.fc1.shape
     return Transposed(
         proj_a=np.empty((blocks, dim, ranks), np.float32),
@@ -175,18 +192,18 @@ def transposed(frozen: Frozen, ranks: int, classes: int) -> Transposed:
 
 
 @exact
-def _transpose_client(factors: Any, client: int, own: Any) -> None:
+def _transpose_client(factors: Any, client: int, factors_t: Any) -> None:
     blocks, ranks, dim = factors.proj_a.shape[1:]
     hidden = factors.fc2_a.shape[3]
     for block in range(blocks):
         a, b = factors.proj_a[client, block], factors.proj_b[client, block]
-        transpose(ranks, dim, address(a), address(own.proj_a[block]))
-        transpose(dim, ranks, address(b), address(own.proj_b[block]))
+        transpose(ranks, dim, address(a), address(factors_t.proj_a[block]))
+        transpose(dim, ranks, address(b), address(factors_t.proj_b[block]))
         a, b = factors.fc2_a[client, block], factors.fc2_b[client, block]
-        transpose(ranks, hidden, address(a), address(own.fc2_a[block]))
-        transpose(dim, ranks, address(b), address(own.fc2_b[block]))
+        transpose(ranks, hidden, address(a), address(factors_t.fc2_a[block]))
+        transpose(dim, ranks, address(b), address(factors_t.fc2_b[block]))
     head = factors.head[client]
-    transpose(len(head), dim, address(head), address(own.head))
+    transpose(len(head), dim, address(head), address(factors_t.head))
 
 
 # --- Linear layers --------------------------------------------------------------------------------
@@ -277,7 +294,7 @@ def _embed(frozen: Any, work: Any, patches: Any, prefixes: Any) -> None:
 
 
 @exact
-def _forward(frozen: Any, own: Any, work: Any, rank: int, images: int, deep: bool) -> None:
+def _forward(frozen: Any, factors_t: Any, work: Any, rank: int, images: int, deep: bool) -> None:
     """Take the tokens ``work.x`` through all blocks; the class tokens then stand in ``work.y``.
 
     The output of the first block's attention stands in ``work.mixed`` already.
@@ -305,16 +322,16 @@ def _forward(frozen: Any, own: Any, work: Any, rank: int, images: int, deep: boo
             for i in range(1, images):
                 copy_rows(dim, x + 4 * i * tokens * dim, x + 4 * i * dim)
                 copy_rows(dim, mixed + 4 * i * tokens * dim, mixed + 4 * i * dim)
-        _adapted(rows, mixed, frozen.proj[block], frozen.proj_bias[block], own.proj_a[block],
-                 own.proj_b[block], rank, address(work.low1[at]), zeros, y)  # fmt: skip
+        _adapted(rows, mixed, frozen.proj[block], frozen.proj_bias[block], factors_t.proj_a[block],
+                 factors_t.proj_b[block], rank, address(work.low1[at]), zeros, y)  # fmt: skip
         add_rows(rows * dim, x, y)
         normalise(rows, x, frozen.norm2[block], frozen.epsilon, address(work.hat2[at]),
                   address(work.root2[at]), y)  # fmt: skip
         _linear(rows, y, frozen.fc1[block], frozen.fc1_bias[block], wide)
         after = address(work.hidden[at])
         gelu(rows * hidden, wide, after, address(work.slope[at]), deep)
-        _adapted(rows, after, frozen.fc2[block], frozen.fc2_bias[block], own.fc2_a[block],
-                 own.fc2_b[block], rank, address(work.low2[at]), zeros, y)  # fmt: skip
+        _adapted(rows, after, frozen.fc2[block], frozen.fc2_bias[block], factors_t.fc2_a[block],
+                 factors_t.fc2_b[block], rank, address(work.low2[at]), zeros, y)  # fmt: skip
         add_rows(rows * dim, x, y)
     normalise(images, x, frozen.norm, frozen.epsilon, address(work.hat1[0]),
               address(work.root1[0]), y)  # fmt: skip
@@ -322,31 +339,33 @@ def _forward(frozen: Any, own: Any, work: Any, rank: int, images: int, deep: boo
 
 @exact
 def _backward(
-    frozen: Any, given: Any, taken: Any, client: int, work: Any, rank: int, images: int, slopes: int
-) -> None:
+    frozen: Any, factors: Any, gradients: Any, client: int, work: Any, rank: int, images: int,
+    slopes: int,
+) -> None:  # fmt: skip
     """Add the gradients by the factors, from the slopes [images, C] of the loss by the scores."""
     blocks = frozen.norm1.shape[0]
     tokens, dim = frozen.tokens.shape
     hidden = frozen.fc1.shape[2]
     zeros, dx, g = address(work.zeros), address(work.dx), address(work.g)
     wide, dlow, dqkv = address(work.wide), address(work.dlow), address(work.dqkv)
-    _linear_back(images, slopes, given.head[client], zeros, g)
+    _linear_back(images, slopes, factors.head[client], zeros, g)
     normalise_back(images, g, address(work.hat1[0]), address(work.root1[0]), frozen.norm, dx,
                    False)  # fmt: skip
     rows = images
     for back in range(blocks):
         at = blocks - 1 - back
-        a, b = given.fc2_a[client, at], given.fc2_b[client, at]
+        a, b = factors.fc2_a[client, at], factors.fc2_b[client, at]
         _adapters_back(rows, dx, address(work.hidden[at]), address(work.low2[at]), b, rank, dlow,
-                       zeros, taken.fc2_a[client, at], taken.fc2_b[client, at])  # fmt: skip
+                       zeros, gradients.fc2_a[client, at], gradients.fc2_b[client, at])  # fmt: skip
         _adapted_back(rows, dx, frozen.fc2_back[at], a, rank, dlow, zeros, wide)
         multiply_rows(rows * hidden, wide, address(work.slope[at]))
         _linear_back(rows, wide, frozen.fc1_back[at], zeros, g)
         normalise_back(rows, g, address(work.hat2[at]), address(work.root2[at]),
                        frozen.norm2[at], dx, True)  # fmt: skip
-        a, b = given.proj_a[client, at], given.proj_b[client, at]
+        a, b = factors.proj_a[client, at], factors.proj_b[client, at]
         _adapters_back(rows, dx, address(work.mixed[at]), address(work.low1[at]), b, rank, dlow,
-                       zeros, taken.proj_a[client, at], taken.proj_b[client, at])  # fmt: skip
+                       zeros, gradients.proj_a[client, at],
+                       gradients.proj_b[client, at])  # fmt: skip
         if at == 0:
             break
         _adapted_back(rows, dx, frozen.proj_back[at], a, rank, dlow, zeros, g)
@@ -375,8 +394,9 @@ def _spread_class_token(tokens: int, dim: int, x: int, image: int, spare: int, z
 
 
 def _run(
-    mode: int, deep: bool, frozen: Any, work: Any, own: Any, given: Any, taken: Any, rank: int,
-    prefixes: Any, counts: Any, labels: Any, divisors: Any, losses: Any, slopes: Any, scores: Any,
+    mode: int, deep: bool, frozen: Any, work: Any, factors_t: Any, factors: Any, gradients: Any,
+    rank: int, prefixes: Any, counts: Any, labels: Any, divisors: Any, losses: Any, slopes: Any,
+    scores: Any,
 ) -> None:  # fmt: skip
     """Take every client's images through the network.
 
@@ -385,9 +405,9 @@ def _run(
         deep: whether gradients by the factors are needed too, not by the heads alone.
         frozen: see there.
         work: activations, see there.
-        own: room for one client's factors, transposed.
-        given: factors and heads of all clients.
-        taken: their gradients, to which is added.
+        factors_t: room for one client's factors, transposed.
+        factors: factors and heads of all clients.
+        gradients: their gradients, to which is added.
         rank: of the factors, before they are filled up.
         prefixes: [B, 2, T, D], see ``embed``.
         counts: [M], images of each client.
@@ -398,35 +418,35 @@ def _run(
         scores: [B, C], filled.
     """
     tokens, dim = frozen.tokens.shape
-    classes = given.head.shape[1]
+    classes = factors.head.shape[1]
     numbers = tokens * dim
     x, y, mixed = address(work.x), address(work.y), address(work.mixed[0])
     first = 0
     for client in range(len(counts)):
         end = first + counts[client]
         if end > first:
-            _transpose_client(given, client, own)
+            _transpose_client(factors, client, factors_t)
         for begin in range(first, end, TOGETHER):
             images = min(TOGETHER, end - begin)
             for i in range(images):
                 prefix = address(prefixes[begin + i])
                 copy_rows(numbers, prefix, x + 4 * i * numbers)
                 copy_rows(numbers, prefix + 4 * numbers, mixed + 4 * i * numbers)
-            _forward(frozen, own, work, rank, images, deep)
+            _forward(frozen, factors_t, work, rank, images, deep)
             to = address(scores[begin:end])
-            _linear(images, y, own.head, given.head_bias[client], to)
+            _linear(images, y, factors_t.head, factors.head_bias[client], to)
             if mode == SCORES:
                 continue
             down = address(slopes[begin:end])
             if mode == CROSS_ENTROPY:
                 part = slice(begin, begin + images)
-                cross_entropy(images, classes, to, labels[part], divisors[part], losses[part],
-                              down)  # fmt: skip
-            add_product(down, 1, classes, y, address(taken.head[client]), classes, dim, images)
+                cross_entropy(scores[part], labels[part], divisors[part], losses[part],
+                              slopes[part])  # fmt: skip
+            add_product(down, 1, classes, y, address(gradients.head[client]), classes, dim, images)
             for i in range(images):
-                add_rows(classes, address(taken.head_bias[client]), down + 4 * i * classes)
+                add_rows(classes, address(gradients.head_bias[client]), down + 4 * i * classes)
             if deep:
-                _backward(frozen, given, taken, client, work, rank, images, down)
+                _backward(frozen, factors, gradients, client, work, rank, images, down)
         first = end
 
 

@@ -139,7 +139,14 @@ def _at(builder: Any, address: Any) -> Any:
 
 @intrinsic
 def fused_number(context: Any, x: Any, y: Any, z: Any) -> Any:
-    """Return x · y + z of single numbers, rounded once."""
+    """Return x · y + z of single numbers, rounded once.
+
+    Args:
+        context: of numba's typing, as in the following ones.
+        x: float32.
+        y: float32.
+        z: float32.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         kind = ir.FunctionType(_FLOAT, [_FLOAT] * 3)
@@ -151,7 +158,12 @@ def fused_number(context: Any, x: Any, y: Any, z: Any) -> Any:
 
 @intrinsic
 def load(context: Any, address: Any) -> Any:
-    """Return the sixteen numbers from an address on."""
+    """Return sixteen numbers.
+
+    Args:
+        context: of numba's typing.
+        address: of the first one.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.load(_at(builder, values[0]), align=NUMBER)
@@ -161,7 +173,13 @@ def load(context: Any, address: Any) -> Any:
 
 @intrinsic
 def store(context: Any, address: Any, vector: Any) -> Any:
-    """Write sixteen numbers from an address on."""
+    """Write sixteen numbers.
+
+    Args:
+        context: of numba's typing.
+        address: of the first one.
+        vector: the numbers.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         builder.store(values[1], _at(builder, values[0]), align=NUMBER)
@@ -174,7 +192,12 @@ def store(context: Any, address: Any, vector: Any) -> Any:
 def transpose_square(context: Any, source: Any, step: Any, target: Any, target_step: Any) -> Any:
     """Write sixteen vectors transposed: number j of vector i becomes number i of vector j.
 
-    ``step`` and ``target_step`` are the bytes from vector to vector.
+    Args:
+        context: of numba's typing.
+        source: address of the first vector.
+        step: bytes from vector to vector there.
+        target: address to which the first vector is written.
+        target_step: bytes from vector to vector there.
     """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -208,7 +231,12 @@ def transpose_square(context: Any, source: Any, step: Any, target: Any, target_s
 
 @intrinsic
 def splat(context: Any, number: Any) -> Any:
-    """Return a vector of one number sixteen times."""
+    """Return a vector of one number sixteen times.
+
+    Args:
+        context: of numba's typing.
+        number: float32.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         single = builder.insert_element(ir.Constant(_FLOATS, ir.Undefined), values[0], _INT(0))
@@ -220,7 +248,12 @@ def splat(context: Any, number: Any) -> Any:
 
 @intrinsic
 def total(context: Any, vector: Any) -> Any:
-    """Return the sum: x_i + x_{i+8} first, then the halves of that, and so on."""
+    """Return the sum: x_i + x_{i+8} first, then the halves of that, and so on.
+
+    Args:
+        context: of numba's typing.
+        vector: x.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         (left,) = values
@@ -234,20 +267,6 @@ def total(context: Any, vector: Any) -> Any:
         return builder.extract_element(left, _INT(0))
 
     return types.float32(VECTOR), generate
-
-
-@intrinsic
-def _pointer(context: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.inttoptr(values[0], _FLOAT.as_pointer())
-
-    return types.CPointer(types.float32)(types.int64), generate
-
-
-@exact
-def numbers_at(address: int, length: int) -> Any:
-    """Return the numbers from an address on, as an array."""
-    return numba.carray(_pointer(address), (length,))
 
 
 @exact

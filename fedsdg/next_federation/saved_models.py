@@ -27,10 +27,14 @@ _FACTS = "fedsdg"
 
 
 class ModelSaver(Observer):
-    """Remembers all models, as they are in the round that validation selects or in the last."""
+    """Remembers the server's models [C, d], and what each of K clients uses.
+
+    A client uses row `which` of `models` [U, d], and its row of `private` [K, d_p] if it
+    `uses_private`.
+    """
 
     def __init__(self, choice: Literal["selected", "last"]) -> None:
-        """Create one for the `selected` round or for the `last`."""
+        """Choose the round: the one that validation has `selected`, or the `last`."""
         super().__init__()
         self.choice = choice
 
@@ -39,22 +43,23 @@ class ModelSaver(Observer):
         evaluation = view.evaluation
         if evaluation is None or not (view.last or self.choice == "selected"):
             return
-        setup = view.setup
-        sizes = np.array([len(setup.shards.val[k]) for k in evaluation.clients])
-        if self.choice == "selected" and self.state:
+        sizes = np.array([len(view.setup.shards.val[client]) for client in evaluation.clients])
+        right = np.rint(evaluation.val_accuracy * sizes).astype(np.int64)
+        if self.state and self.choice == "selected":
             best = mean_accuracy(self.state["right"].numpy(), self.state["sizes"].numpy())
-            if mean_accuracy(evaluation.right, sizes) <= best:
+            if mean_accuracy(right, sizes) <= best:
                 return
         models = evaluation.models
+        private = models.kept.read("private", np.arange(view.setup.num_clients))
         self.state = {
             "round": torch.tensor(view.t),
-            "right": torch.from_numpy(evaluation.right),
+            "right": torch.from_numpy(right),
             "sizes": torch.from_numpy(sizes),
-            "server": view.after.models.cpu(),
-            "models": models.models.cpu(),
+            "server": view.after.models.cpu().clone(),
+            "models": models.models.cpu().clone(),
             "which": torch.from_numpy(models.which),
             "uses_private": torch.from_numpy(models.uses_private),
-            "private": models.kept.read("private", np.arange(setup.num_clients)).cpu(),
+            "private": private.cpu(),
         }
 
 
