@@ -1,4 +1,8 @@
-"""Whether sums of squares in float32 are as accurate as float32 allows."""
+"""Whether sums of squares in float32 are as accurate as float32 allows.
+
+If a square over- or underflowed, all are computed in float64. A square of zero is right where rows
+are equal, such as that of a client that was not trained, or of two that sent the same.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,35 @@ if TYPE_CHECKING:
     from fedsdg.aggregation.rows import Block
 
 
-def in_range(squares: np.ndarray, block: Block) -> bool:
-    """Return whether no square over- or underflowed; otherwise they are computed in float64.
+def norms_in_range(totals: np.ndarray, scale: float, block: Block) -> np.ndarray | None:
+    """Return what `norms_and_dots` of a kernel found, for coefficients times `scale`; or None."""
+    clients = np.arange(1, block.size + 1)
+    if np.isinf(totals).any() or not _in_range(totals[0, :-1], block, 0 * clients, clients):
+        return None
+    totals[0, -1] *= scale**2
+    totals[1, :-1] *= scale
+    return totals
 
-    Args:
-        squares: Sums over the block's columns, of any shape; NaN comes from the updates.
-        block: The columns.
-    """
+
+def distances_in_range(sums: np.ndarray, block: Block) -> np.ndarray | None:
+    """Return [M, M] squared distances, of which the upper triangle was found; or None."""
+    i, j = np.triu_indices(block.size, 1)
+    upper = np.triu(sums, 1)
+    return upper + upper.T if _in_range(upper[i, j], block, i + 1, j + 1) else None
+
+
+def _in_range(squares: np.ndarray, block: Block, first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether the squares of the differences of rows are right; NaN comes from the rows."""
     if block.dtype == torch.float64 or np.isnan(squares).any():
         return True
     least = block.ends[-1] * float(np.finfo(np.float32).tiny)
-    return bool((np.isfinite(squares) & (squares >= least)).all())
+    doubtful = np.flatnonzero((squares < least) | np.isinf(squares))[::-1]
+    # Rows that are equal to the same are equal: each is compared with the first only.
+    first_of = dict(zip(second[doubtful].tolist(), first[doubtful].tolist(), strict=True))
+    return not squares[doubtful].any() and all(_equal(block, i, j) for j, i in first_of.items())
+
+
+def _equal(block: Block, first: int, second: int) -> bool:
+    """Whether two rows are the same numbers, or one is 0 if there is no first."""
+    pairs = [(row[first], row[second]) for row in block.tensors]
+    return all(not b.any() if a is None else torch.equal(a, b) for a, b in pairs)  # type: ignore
