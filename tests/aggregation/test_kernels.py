@@ -156,6 +156,17 @@ def test_a_row_whose_squares_vanish_in_float32_alone_does_not_count_as_zero(orig
     assert apart == pytest.approx(4e-60 * d, rel=1e-5, abs=0)
 
 
+def test_a_combination_whose_square_vanishes_in_float32_alone_has_its_norm():
+    given = block(2, torch.float32, origin=False)
+    for row in given.tensors:
+        row[1] = row[1] * 1e-17
+        row[2] = row[1] * -(1 - 1e-6)
+    expected = on("torch", statistics.norms_and_dots, given, np.ones(2))[0, 2]
+    found = on("numba", statistics.norms_and_dots, given, np.ones(2))[0, 2]
+    assert 0 < expected < 1e-38
+    assert found == pytest.approx(expected, rel=1e-6, abs=0)
+
+
 @pytest.mark.parametrize("name", ["torch", "numba"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

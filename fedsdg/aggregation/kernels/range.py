@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 def norms_in_range(totals: np.ndarray, scale: float, block: Block) -> np.ndarray | None:
     """Return what `norms_and_dots` of a kernel found, for coefficients times `scale`; or None."""
-    clients = np.arange(1, block.size + 1)
-    if np.isinf(totals).any() or not _in_range(totals[0, :-1], block, 0 * clients, clients):
+    squares, clients = totals[0, :-1], np.arange(1, block.size + 1)
+    vanishes = totals[0, -1] < _least(block) and squares.any()
+    if np.isinf(totals).any() or vanishes or not _in_range(squares, block, 0 * clients, clients):
         return None
     totals[0, -1] *= scale**2
     totals[1, :-1] *= scale
@@ -32,12 +33,15 @@ def distances_in_range(sums: np.ndarray, block: Block) -> np.ndarray | None:
     return upper + upper.T if _in_range(upper[i, j], block, i + 1, j + 1) else None
 
 
+def _least(block: Block) -> float:
+    """The least square of a row whose summands do not underflow for the most part."""
+    in_float64 = block.dtype == torch.float64
+    return 0.0 if in_float64 else block.ends[-1] * float(np.finfo(np.float32).tiny)
+
+
 def _in_range(squares: np.ndarray, block: Block, first: np.ndarray, second: np.ndarray) -> bool:
     """Whether the squares of the differences of rows are right; NaN comes from the rows."""
-    if block.dtype == torch.float64 or np.isnan(squares).any():
-        return True
-    least = block.ends[-1] * float(np.finfo(np.float32).tiny)
-    doubtful = np.flatnonzero((squares < least) | np.isinf(squares))[::-1]
+    doubtful = np.flatnonzero((squares < _least(block)) | np.isinf(squares))[::-1]
     # Rows that are equal to the same are equal: each is compared with the first only.
     first_of = dict(zip(second[doubtful].tolist(), first[doubtful].tolist(), strict=True))
     return not squares[doubtful].any() and all(_equal(block, i, j) for j, i in first_of.items())
