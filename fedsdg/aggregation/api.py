@@ -134,7 +134,8 @@ def aggregate(
         if out is not None:
             inputs = {f"client {client}": own for client, own in sent["update"].items()}
             params.check_overlaps(outs, {"global_params": origin, **inputs}, names)
-        return context, current, buffer_rules.remarks_on(others, buffers), result, outs
+        remarks = (buffer_rules.remark_on(others, buffers),) if others else ()
+        return context, current, remarks, result, outs
 
     context, current, remarks, result, outs = ranks.agreed(prepare)
     counts = (context.num_samples, context.num_batches, context.client_samples)

@@ -12,18 +12,16 @@ BufferRule = Literal["largest", "global", "refuse"]
 CHOICES = ("largest", "global", "refuse")
 
 
-def remarks_on(names: Sequence[Any], buffers: BufferRule) -> tuple[str, ...]:
-    """Return a remark on how buffers are treated, if there are any.
+def remark_on(names: Sequence[Any], buffers: BufferRule) -> str:
+    """Return the remark on how buffers are treated.
 
     Args:
-        names: The integer and boolean tensors.
+        names: The integer and boolean tensors, at least one.
         buffers: The choice.
 
     Raises:
         ValueError: The choice is to refuse them.
     """
-    if not names:
-        return ()
     listed = ", ".join(repr(name) for name in names[:3]) + (", …" if len(names) > 3 else "")
     if buffers == "refuse":
         raise ValueError(
@@ -32,7 +30,7 @@ def remarks_on(names: Sequence[Any], buffers: BufferRule) -> tuple[str, ...]:
         )
     largest = "take the largest client value (booleans: true if any is)"
     treated = largest if buffers == "largest" else "keep the server's value"
-    return (f"{len(names)} integer or boolean tensors are not averaged and {treated}: {listed}",)
+    return f"{len(names)} integer or boolean tensors are not averaged and {treated}: {listed}"
 
 
 def combine(server: Tensor, clients: Sequence[Tensor], buffers: BufferRule) -> Tensor:

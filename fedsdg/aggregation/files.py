@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedsdg.aggregation.api import Aggregated, apply_plan, check_choices
-from fedsdg.aggregation.buffers import BufferRule, combine, remarks_on
+from fedsdg.aggregation.buffers import BufferRule, combine, remark_on
 from fedsdg.aggregation.cohort import Cohort
 from fedsdg.aggregation.file_clients import client_numbers, counts_by_client
 from fedsdg.aggregation.file_rows import FileRows, ReadMeter
@@ -162,7 +162,7 @@ def aggregate_files(
     others = [name for name, entry in origin.entries.items() if entry.is_buffer]
     if not averaged or not labels:
         raise ValueError("there are no floating tensors or no clients; give at least one of each")
-    remarks = remarks_on(others, buffers)
+    remarks = (remark_on(others, buffers),) if others else ()
     ids: list[Hashable] = list(labels)
     if client_samples is not None or num_clients is not None:
         ids = list(client_numbers(labels))
