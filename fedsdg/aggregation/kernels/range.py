@@ -16,7 +16,16 @@ if TYPE_CHECKING:
 
 
 def norms_in_range(totals: np.ndarray, scale: float, block: Block) -> np.ndarray | None:
-    """Return what `norms_and_dots` of a kernel found, for coefficients times `scale`; or None."""
+    """Check what `norms_and_dots` of a kernel found.
+
+    Args:
+        totals: [2, M + 1] its squares and products, for coefficients divided by ``scale``.
+        scale: By what the coefficients were divided.
+        block: The rows that it read.
+
+    Returns:
+        ``totals`` for the coefficients themselves; None if a sum is not accurate.
+    """
     squares, clients = totals[0, :-1], np.arange(1, block.size + 1)
     vanishes = totals[0, -1] < _least(block) and squares.any()
     if np.isinf(totals).any() or vanishes or not _in_range(squares, block, 0 * clients, clients):
@@ -27,7 +36,15 @@ def norms_in_range(totals: np.ndarray, scale: float, block: Block) -> np.ndarray
 
 
 def distances_in_range(sums: np.ndarray, block: Block) -> np.ndarray | None:
-    """Return [M, M] squared distances, of which the upper triangle was found; or None."""
+    """Check what `distances` of a kernel found.
+
+    Args:
+        sums: [M, M] squared distances in the upper triangle.
+        block: The rows that it read.
+
+    Returns:
+        All squared distances; None if one is not accurate.
+    """
     i, j = np.triu_indices(block.size, 1)
     upper = np.triu(sums, 1)
     return upper + upper.T if _in_range(upper[i, j], block, i + 1, j + 1) else None
