@@ -125,7 +125,7 @@ package: ## the sdist and the wheel in dist/; needs build and twine alone
 	$(if $(wildcard $(INSTALLED)),$(BIN)/python,$(PYTHON)) -m build --outdir dist .
 	$(if $(wildcard $(INSTALLED)),$(BIN)/python,$(PYTHON)) -m twine check --strict dist/*
 
-bench: $(INSTALLED) .venv/.rivals ## how fast rules, rounds and files are here, against other code and the hardware: ten minutes
+bench: $(INSTALLED) .venv/.rivals ## how fast rules, rounds and files are here, against other code and the hardware: under ten minutes
 	@rm -f $(PERFORMANCE)/measured.json
 	@status=0; $(KEPT) $(BIN)/pytest benchmarks -rs --measured $(PERFORMANCE)/measured.json || status=$$?; \
 	$(BIN)/fedsdg render speed --measured $(PERFORMANCE)/measured.json --output $(PERFORMANCE) && exit $$status

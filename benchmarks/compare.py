@@ -185,17 +185,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compare the speed of this tree and a commit.")
     parser.add_argument("base", help="a commit")
     parser.add_argument("--quick", action="store_true", help="small pieces: a minute or two")
-    parser.add_argument(
-        "--only", default="", metavar="WORD", help="pieces with this word in their title"
-    )
     parser.add_argument("--measured", type=Path, help="write all measurements to this JSON file")
     given = parser.parse_args(arguments)
     form, pieces = ("quick", QUICK) if given.quick else ("full", FULL)
     most = results.thresholds()["compare"][form]
-    chosen = [piece for piece in pieces if given.only in piece.title]
     try:
         with checked_out(given.base) as checkout:
-            rows = compare(checkout, chosen, TURNS[form], most)
+            rows = compare(checkout, pieces, TURNS[form], most)
     except (LookupError, UnableError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

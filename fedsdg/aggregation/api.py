@@ -113,13 +113,18 @@ def aggregate(
     given = dict(zip(ids, clients, strict=True))
     cohort = Cohort(ids, listed, num_samples, num_batches, client_samples, num_clients, round)
 
-    def prepare() -> tuple[Any, ...]:
+    def read() -> tuple[Rule, dict[Any, Tensor], dict[str, dict[Hashable, dict[Any, Tensor]]]]:
         made = make_rule(rule)
         check_choices(on_nonfinite, buffers)
         origin = params.tensors("global parameters", global_params)
-        sent = checked_uploads(given, uploads, global_params, origin)
-        ties = params.tied([origin, *sent["update"].values()])
-        names = [n for n, t in origin.items() if t.is_floating_point() and n not in ties]
+        return made, origin, checked_uploads(given, uploads, global_params, origin)
+
+    made, origin, sent = ranks.agreed(read)
+    ties = params.tied([origin, *sent["update"].values()])
+    names = [n for n, t in origin.items() if t.is_floating_point() and n not in ties]
+    others = [name for name, tensor in origin.items() if not tensor.is_floating_point()]
+
+    def prepare() -> tuple[Context, State, tuple[str, ...], Any, dict[Any, Tensor]]:
         if not names and ranks.size == 1:
             raise ValueError("global parameters: there are no floating tensors; give some")
         context = cohort.context(made)
@@ -127,19 +132,15 @@ def aggregate(
         result = params.new_like(global_params, ties) if out is None else out
         outs = params.outputs(result, global_params, origin)
         if out is not None:
-            in_place = {name: outs[name] for name in names if outs[name].is_contiguous()}
             inputs = {f"client {client}": own for client, own in sent["update"].items()}
-            params.check_overlaps(in_place, {"global_params": origin, **inputs}, names)
-        return made, origin, sent, ties, names, context, current, result, outs
+            params.check_overlaps(outs, {"global_params": origin, **inputs}, names)
+        remarks = (buffer_rules.remark_on(others, buffers),) if others else ()
+        return context, current, remarks, result, outs
 
-    made, origin, sent, ties, names, context, current, result, outs = ranks.agreed(prepare)
+    context, current, remarks, result, outs = ranks.agreed(prepare)
     counts = (context.num_samples, context.num_batches, context.client_samples)
     choices = (made, context.round, ids, on_nonfinite, buffers, list(sent))
     ranks.require_same("arguments", (*choices, *(values.tolist() for values in counts)))
-    others = [name for name, tensor in origin.items() if not tensor.is_floating_point()]
-    remarks: tuple[str, ...] = ()
-    if others:
-        remarks = (ranks.agreed(lambda: buffer_rules.remark_on(others, buffers)),)
     if not ids:
         for name, tensor in outs.items():
             tensor.copy_(origin[name])

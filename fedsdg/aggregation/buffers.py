@@ -13,7 +13,7 @@ CHOICES = ("largest", "global", "refuse")
 
 
 def remark_on(names: Sequence[Any], buffers: BufferRule) -> str:
-    """Return the remark on how buffers were treated.
+    """Return the remark on how buffers are treated.
 
     Args:
         names: The integer and boolean tensors, at least one.

@@ -129,14 +129,15 @@ def check_overlaps(
 ) -> None:
     """Raise ValueError unless results can be written to `outs` while inputs are read.
 
-    An input may be at the same place as its result; it may not overlap one otherwise.
+    An input may be at the same place as its result; it may not overlap one otherwise. Results that
+    are not contiguous are copied to their place at the end, and may.
 
     Args:
-        outs: Contiguous tensors.
+        outs: Where the results go.
         inputs: The global parameters and those of all clients, by whose they are.
         averaged: The names of the tensors that are read.
     """
-    spans = {name: _span(out) for name, out in outs.items()}
+    spans = {name: _span(outs[name]) for name in averaged if outs[name].is_contiguous()}
     taken = sorted(span for span in spans.values() if span[0] < span[1])
     if any(end > start for (_, end), (start, _) in pairwise(taken)):
         raise ValueError("out: tensors share memory; give a buffer for each")

@@ -84,7 +84,7 @@ def fedsdg_server_aggregate(
 def _facts(
     rule: Alignment, made: Aggregated, global_params: StateDict, client_params: Any
 ) -> dict[str, Any]:
-    """Return the intermediate results, by today's ten names."""
+    """Return what `debug` asks for."""
     ids, clients, listed = params.by_client(client_params)
     facts: dict[str, Any] = {"clients": ids, "weights": np.zeros(0), "degenerate": False}
     if not ids:

@@ -25,7 +25,7 @@ from fedsdg.analysis.metrics import METRICS, READINGS, values
 from fedsdg.analysis.names import METHODS, cell_title, is_oracle, method_order, method_title
 from fedsdg.analysis.provenance import command, with_origins
 from fedsdg.analysis.records import Record, record
-from fedsdg.analysis.statistics import interval, regret
+from fedsdg.analysis.statistics import LEAST_SEEDS, interval, regret
 from fedsdg.analysis.tables import Table
 from fedsdg.files import atomic_path, read_json
 from fedsdg.files.places import ARENAS, RECORDS
@@ -53,8 +53,8 @@ _SHADES = ("#d6604d", "#2c7fb8", "#bf812d", "#1b7837", "#c51b7d")
 _PUBLISHED = "In each setting, methods were tuned by one rule and met the same clients and rounds."
 _MAP = (
     "Regret: points below the best method of a setting, the best chosen on the other seeds. "
-    "Bold: a paired test cannot tell it from the best. ‡: an oracle, told what others must find "
-    "out; never the best."
+    "Bold, from five seeds on: a paired test cannot tell it from the best. ‡: an oracle, told what "
+    "others must find out; never the best."
 )
 
 
@@ -227,7 +227,8 @@ def _board(opened: Record, cell: str, configs: Path) -> dict[str, Any]:
     for key, column in _COLUMNS.items():
         _add_numbers(rows, key, _values(opened, column, runs))
     counted = [key for key in _COLUMNS if any(key in row["numbers"] for row in rows.values())]
-    count = f"Means over {seeds} seeds ± half of the 95 % interval" if seeds > 1 else "One seed"
+    ends = " ± half of the 95 % interval" if seeds >= LEAST_SEEDS else ""
+    count = f"Means over {seeds} seeds{ends}" if seeds > 1 else "One seed"
     return {
         "key": f"{opened.name}/{cell}",
         "title": name if len(_cells(opened)) == 1 else f"{name}, {setting}",

@@ -1,7 +1,5 @@
 """The accuracy of a client's model: on which images, by which labels, with which weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """A federation put together from its parts."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -98,8 +96,7 @@ def assemble(
     sharing = sharing or DataSharing()
     num_classes = partition.facts["num_classes"]
     fixed = partition.facts.get("test", "by-seed") == "fixed"
-    if isinstance(work.loss, Loss):
-        work.loss.require_classes(num_classes)
+    _require_loss(work.loss, num_classes)
     if personalisation.mixed_weight is not None:
         model = models.MixedModel(model, personalisation.mixed_weight)
         private = first.clone()
@@ -147,7 +144,6 @@ def assemble(
         rows = _with_heads_apart(rows, model.layout, seed)
     state = rule.init(model.layout.d, np.array([len(shard) for shard in data.train]))
     setup = Setup(
-        seed=seed,
         model=model,
         layout=model.layout,
         samples=samples,
@@ -168,12 +164,26 @@ def assemble(
         # Attackers see what all others send.
         conditions=tuple(sorted(conditions, key=lambda one: isinstance(one, Attackers))),
         observers=(Branches(), *observers),
-        facts=data.facts,
+        data=data,
         sharing=sharing,
         stopping=stopping,
     )
     require_time(setup)
     return setup
+
+
+def _require_loss(loss: Callable[..., Tensor], num_classes: int) -> None:
+    """Raise ValueError unless a loss fits the classes and returns a number for each sample."""
+    if isinstance(loss, Loss):
+        loss.require_classes(num_classes)
+    labels = torch.zeros(2, dtype=torch.int64)
+    values = loss(torch.zeros(2, num_classes), labels, reduction="none")
+    if values.shape != labels.shape:
+        name = getattr(loss, "__name__", type(loss).__name__)
+        raise ValueError(
+            f"the loss {name} returned {list(values.shape)} for two samples; return a number for "
+            "each"
+        )
 
 
 def _require_benchmark(rule: Rule, benchmark: np.ndarray) -> None:

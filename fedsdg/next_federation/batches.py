@@ -1,10 +1,9 @@
 """The samples on which clients train, step by step."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 import torch
@@ -81,7 +80,7 @@ class Steps:
         for_gates: Tensor | None,
         *,
         whole: bool = False,
-    ) -> Steps:
+    ) -> Self:
         """Lay out batches.
 
         Args:
@@ -120,7 +119,7 @@ class Steps:
         device = labels.device
         return replace(steps, index=steps.index.to(device), mass=steps.mass.to(device))
 
-    def _with_gates_apart(self, for_gates: np.ndarray) -> Steps:
+    def _with_gates_apart(self, for_gates: np.ndarray) -> Self:
         """Split each client into two in every step: its other samples, and those for gates."""
         clients = len(self.counts)
         step, client = np.divmod(self.owner, clients)

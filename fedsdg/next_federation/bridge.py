@@ -1,7 +1,5 @@
 """Parts of the first edition's tables as parts of this room. It goes when the tables name these."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedsdg.next_federation import (

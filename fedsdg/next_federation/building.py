@@ -1,7 +1,5 @@
 """A run's federation, put together from what its config names."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

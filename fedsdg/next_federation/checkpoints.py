@@ -7,8 +7,6 @@ it. Optimisers and random streams need no place: the former start afresh in each
 of clients, the latter are addressed by the round.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

@@ -1,7 +1,5 @@
 """Dataclasses whose fields have the client as their first axis."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """The clients' side of a round: who takes part, what clients download, and what they keep."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -141,9 +139,17 @@ def draw_batches(setup: Setup, purpose: str, t: int, client: int, epochs: int) -
         t: The round.
         client: Its number.
         epochs: Number of epochs.
+
+    Raises:
+        ValueError: The client has no sample.
     """
     size = setup.schedule.batch_size
     train = setup.shards.train
+    if not len(train[client]):
+        raise ValueError(
+            f"client {client} has no training sample; give each client some with "
+            "partition.min_samples"
+        )
     if setup.sharing.central and purpose == "batches":
         pool = np.concatenate([train[k] for k in setup.trainable])
         cohorts = [draw_cohort(setup, past) for past in range(1, t + 1)]

@@ -3,8 +3,6 @@
 Neither is federated learning: they show what such data are worth.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, ClassVar
 

@@ -1,11 +1,9 @@
 """Evaluation: clients' own models on their own samples, and on the test set as they see it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -40,9 +38,7 @@ class EvaluationModels:
     steps: int = 0
     "local steps that were taken for the evaluation and are discarded"
 
-    def after(
-        self, results: Results, clients: np.ndarray, private: Tensor, **changed: Any
-    ) -> EvaluationModels:
+    def after(self, results: Results, clients: np.ndarray, private: Tensor, **changed: Any) -> Self:
         """Return the models after a training of some clients, with other private rows [n, d_p]."""
         kept = PendingRows(self.kept, clients, {"private": private}, self.kept.counts)
         return replace(self, kept=kept, steps=self.steps + int(results.steps.sum()), **changed)
@@ -82,10 +78,12 @@ def evaluate(view: RoundView) -> None:
     view.row |= {**columns, "evaluation_steps": models.steps}
     view.row["personal_steps"] += models.steps
     for client in clients.tolist():
-        row = view.clients.setdefault(client, facts_of_client(setup, view.t, client))
-        row |= {name: float(values[client]) for name, values in found.items()}
-        row["drawn"] = bool(trained[client])
-        row["steps"] = int(view.kept.counts.steps[client])
+        view.clients.setdefault(client, facts_of_client(setup, view.t, client))
+        view.clients[client] |= {
+            "drawn": bool(trained[client]),
+            "steps": int(view.kept.counts.steps[client]),
+            **{name: float(values[client]) for name, values in found.items()},
+        }
     add_gates(view)
     view.evaluation = Evaluation(models, np.flatnonzero(regular), found["val_accuracy"][regular])
 

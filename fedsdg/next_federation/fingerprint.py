@@ -1,7 +1,5 @@
 """What a federation has come to, as three hashes: runs that end alike have the same."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 

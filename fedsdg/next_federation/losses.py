@@ -1,7 +1,5 @@
 """Losses: what a client's training minimises, sample by sample."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, ClassVar
 

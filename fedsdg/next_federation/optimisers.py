@@ -4,8 +4,6 @@ PyTorch's optimisers count steps once for a whole tensor, and its Adam moves row
 is zero.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ model of their own beside the server's, it is a copy of the communicated row in 
 (`MixedModel`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 

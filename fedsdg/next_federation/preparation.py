@@ -1,7 +1,5 @@
 """The clients' data before the first round: what conditions make of them, what is evaluated."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What clients measure beside training for a rule that requests it (`UploadRequest`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

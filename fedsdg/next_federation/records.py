@@ -1,7 +1,5 @@
 """What a run records of a round beside its evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -80,18 +78,22 @@ def _updates_and_weights(view: RoundView) -> dict[str, float]:
     if view.setup.layout.d and len(arrived):
         statistics = MemoryRows.of_matrix(arrived.update).measure()
         spread = (statistics.norms**2).mean() - statistics.reference_norm**2
-        row["update_norm_mean"] = float(statistics.norms.mean())
-        row["update_norm_max"] = float(statistics.norms.max())
-        row["drift"] = float(np.sqrt(max(spread, 0.0)))
+        row = {
+            "update_norm_mean": float(statistics.norms.mean()),
+            "update_norm_max": float(statistics.norms.max()),
+            "drift": float(np.sqrt(max(spread, 0.0))),
+        }
     if view.outcome.weights is not None:
         summary = weight_summary(view.outcome.weights)
         row |= {f"weight_{name}": value for name, value in summary.items()}
     alignment = np.asarray(view.outcome.diagnostics.get("alignment", ()), dtype=np.float64)
     alignment = alignment[~np.isnan(alignment)]  # of clients that the rule did not look at
     if len(alignment):
-        row["alignment_mean"] = float(alignment.mean())
-        row["alignment_min"] = float(alignment.min())
-        row["alignment_max"] = float(alignment.max())
+        row |= {
+            "alignment_mean": float(alignment.mean()),
+            "alignment_min": float(alignment.min()),
+            "alignment_max": float(alignment.max()),
+        }
     if "attacker" in view.setup.facts:
         honest = view.setup.honest[arrived.clients]
         row["attackers"] = int((~honest).sum())

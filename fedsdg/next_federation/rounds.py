@@ -1,8 +1,7 @@
 """A round: who trains and with what (`begin`), and what the server makes of it (`finish`)."""
 
-from __future__ import annotations
-
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -127,14 +126,24 @@ def run(
 
     Yields:
         The server after each round, and the records of the round.
+
+    Raises:
+        ValueError: A part tried to end the program, or cannot handle the round.
     """
     for t in range(done + 1, setup.schedule.rounds + 1):
         started = time.perf_counter()
-        participation, tasks = begin(setup, server, store, t)
         layout = setup.layout.of_round(t)
-        results = setup.batcher.train(setup, layout, tasks, setup.phases, f"round {t}")
-        seconds = time.perf_counter() - started
-        server, kept, record = finish(setup, server, store, t, participation, tasks, results)
+        try:
+            participation, tasks = begin(setup, server, store, t)
+            results = setup.batcher.train(setup, layout, tasks, setup.phases, f"round {t}")
+            seconds = time.perf_counter() - started
+            server, kept, record = finish(setup, server, store, t, participation, tasks, results)
+        except SystemExit as error:
+            *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+            part = frame.f_code.co_qualname
+            raise ValueError(
+                f"round {t}: {part} tried to end the program; let it raise an error"
+            ) from error
         commit(kept, store)
         record.timings["train_seconds"] = seconds
         yield server, record

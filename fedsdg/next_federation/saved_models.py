@@ -3,8 +3,6 @@
 They are written in terms that need nothing of this package: adapters, heads, weights (`Portable`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

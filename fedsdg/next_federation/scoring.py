@@ -1,7 +1,5 @@
 """What models predict for samples, many clients' models in one pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

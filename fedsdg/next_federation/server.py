@@ -1,7 +1,5 @@
 """The server's side of a round: what is sent to it, what arrives, and its step."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -142,9 +140,9 @@ def require_outcome(setup: Setup, outcome: Aggregate, arrived: Updates) -> None:
             f"{returned} steps {list(outcome.steps.shape)}; return finite numbers {shape}, a row "
             "for each model of the server"
         )
-    of_clients = {column.name for column in setup.declared_columns if column.table != "rounds"}
+    of_clients = {"alignment", *(one.name for one in setup.declared_columns)}
     for name, value in outcome.diagnostics.items():
-        if name in of_clients and np.shape(value) != (len(arrived),):
+        if name in of_clients and np.ndim(value) and np.shape(value) != (len(arrived),):
             raise RuleFault(
                 f"{returned} the diagnostic {name!r} of shape {list(np.shape(value))}; it is "
                 f"recorded with the clients: return {[len(arrived)]}"

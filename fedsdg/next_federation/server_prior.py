@@ -1,7 +1,5 @@
 """What a server knows of its clients before the first round, if its rule assumes it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

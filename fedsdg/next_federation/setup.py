@@ -1,7 +1,5 @@
 """What a federation is: what stays the same in a run, and what a round changes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +15,7 @@ from fedsdg.files.columns import Column, columns_of
 from fedsdg.next_federation.accuracy import ClientTestView
 from fedsdg.next_federation.client_axis import ClientAxis
 from fedsdg.next_federation.conditions.compute import Compute
-from fedsdg.next_federation.conditions.condition import Condition
+from fedsdg.next_federation.conditions.condition import ClientData, Condition
 from fedsdg.next_federation.data_sharing import DataSharing
 from fedsdg.next_federation.micro_batches import MicroBatcher
 from fedsdg.next_federation.model_names import ClientModel, Layout
@@ -117,7 +115,7 @@ class Server:
 class Setup:
     """A method on the data of its clients: what stays the same in a run."""
 
-    seed: int
+    data: ClientData
     model: ClientModel
     layout: Layout
     samples: Samples
@@ -139,16 +137,24 @@ class Setup:
     conditions: tuple[Condition, ...] = ()
     "in the order in which they transform uploads"
     observers: tuple[Any, ...] = ()
-    facts: Mapping[str, np.ndarray] = field(default_factory=dict)
-    "columns [K] of the clients' records, by name"
     sharing: DataSharing = field(default_factory=DataSharing)
     stopping: Inexactness | None = None
     batcher: MicroBatcher = field(default_factory=MicroBatcher)
 
     @property
+    def seed(self) -> int:
+        """The seed of the run, from which all random streams derive."""
+        return self.data.seed
+
+    @property
+    def facts(self) -> Mapping[str, np.ndarray]:
+        """Columns [K] of the clients' records, by name."""
+        return self.data.facts
+
+    @property
     def num_clients(self) -> int:
         """K."""
-        return len(self.shards.train)
+        return self.data.num_clients
 
     @cached_property
     def sizes(self) -> np.ndarray:
@@ -158,7 +164,7 @@ class Setup:
     @cached_property
     def held_out(self) -> np.ndarray:
         """Bool [K], clients that never train."""
-        return self.facts.get("held_out", np.zeros(self.num_clients, dtype=bool))
+        return self.data.flags("held_out")
 
     @cached_property
     def trainable(self) -> np.ndarray:
@@ -168,7 +174,7 @@ class Setup:
     @cached_property
     def honest(self) -> np.ndarray:
         """Bool [K], clients that do not attack."""
-        return ~self.facts.get("attacker", np.zeros(self.num_clients, dtype=bool))
+        return ~self.data.flags("attacker")
 
     @cached_property
     def columns(self) -> Columns:

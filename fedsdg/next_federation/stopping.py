@@ -5,8 +5,6 @@ Li et al. 2020, Definition 2: w is a gamma-inexact solution of min h(.; w_t) if
 of the client plus the terms of its objective. A small gamma asks for much work.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np

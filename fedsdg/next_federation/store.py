@@ -1,13 +1,13 @@
 """What clients keep to themselves between rounds: private parameters, vectors of terms, counts."""
 
-from __future__ import annotations
-
+import copy
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ class Counts:
     steps: np.ndarray
     "local steps so far"
 
-    def after(self, t: int, clients: np.ndarray, sends: np.ndarray, steps: np.ndarray) -> Counts:
+    def after(self, t: int, clients: np.ndarray, sends: np.ndarray, steps: np.ndarray) -> Self:
         """Return the counts after round t.
 
         Args:
@@ -37,7 +37,7 @@ class Counts:
             sends: bool [M], who of them sent something.
             steps: [M] local steps of each.
         """
-        counts = Counts(self.trained.copy(), self.sent.copy(), self.steps.copy())
+        counts = copy.deepcopy(self)
         counts.trained[clients] = t
         counts.sent[clients[sends]] = t
         counts.steps[clients] += steps
@@ -94,7 +94,7 @@ class ClientStore:
 class PendingRows:
     """What clients keep, with other rows of some of them: after a round or for an evaluation."""
 
-    below: ClientRows
+    below: "ClientRows"
     "what the other rows are read from"
     clients: np.ndarray
     "[n] clients with other rows"

@@ -1,7 +1,5 @@
 """What clients train and what they return."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 A message is made of communicated parameters; private factors and gates have no place in it.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

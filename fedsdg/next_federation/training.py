@@ -4,11 +4,10 @@ Within a phase clients stand by how many steps they take, longest first. Those s
 therefore the first rows of every matrix, and the others cost nothing.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -50,7 +49,7 @@ class Columns:
     "for each adapted layer: place and shape of A_p, place and shape of B_p"
 
     @classmethod
-    def from_layout(cls, layout: models.Layout, device: torch.device | str = "cpu") -> Columns:
+    def from_layout(cls, layout: models.Layout, device: torch.device | str = "cpu") -> Self:
         """Read the places off a layout."""
         places = models.offsets(layout.private)
         shapes = {spec.name: spec.shape for spec in layout.private}
@@ -95,7 +94,7 @@ class Rows(ClientAxis):
             return self.theta, self.theta_grad
         return self.private, self.private_grad
 
-    def without_gradients(self) -> Rows:
+    def without_gradients(self) -> Self:
         """Return the same rows with zero gradients of their own."""
         return replace(
             self,
@@ -312,11 +311,11 @@ class CohortTraining:
             self._losses(steps, step, self._leaves(rows, BOTH), rows).sum().backward()
         for term in self.work.terms:
             term.add_gradient(block)
-        slopes = (block.theta_grad, block.private_grad)
-        square = sum(slope.double().square().sum(1) for slope in slopes)
+        square = block.theta_grad.double().square().sum(1)
+        square += block.private_grad.double().square().sum(1)
         self.counts["measured"][order] += steps.counts
         self.counts["samples"][order] += steps.drawn
-        norms[order] = torch.as_tensor(square).sqrt().cpu().numpy()
+        norms[order] = square.sqrt().cpu().numpy()
         return norms
 
     def _steps(self, batches: list[Batches], *, whole: bool = False) -> Steps:
@@ -342,10 +341,16 @@ class CohortTraining:
             named = {**named, "head.bias": named["head.bias"] + rows.log_shares}
         if self.samples.for_gates is not None:
             named = models.separate_gates(named)
-        images = self.samples.images[index]
-        labels = self.samples.labels[index]
-        loss = self.work.loss
-        return models.model_losses(self.model, images, labels, mass, sizes, named, loss, not alone)
+        return models.model_losses(
+            self.model,
+            self.samples.images[index],
+            self.samples.labels[index],
+            mass,
+            sizes,
+            named,
+            self.work.loss,
+            not alone,
+        )
 
     def _log_class_shares(self, clients: np.ndarray) -> Tensor:
         """Return the logarithms [a, classes] of class shares; 1e-9 samples of an absent class."""
@@ -409,6 +414,13 @@ class CohortTraining:
         batches = self.counts["batches"]
         taken = torch.from_numpy(batches).to(rows.theta.device)
         finished = [term.finish(rows, taken, self.work.eta_g) for term in self.work.terms]
+        for term, vectors in zip(self.work.terms, finished, strict=True):
+            for name, value in (*vectors[0].items(), *vectors[1].items()):
+                if value.shape != rows.theta.shape:
+                    raise ValueError(
+                        f"the term {type(term).__name__} returned {name!r} of shape "
+                        f"{list(value.shape)}; return {list(rows.theta.shape)}"
+                    )
         kept = {name: rows.memory[name] for name in self.kept_memory}
         for _, stays in finished:
             kept |= stays

@@ -127,6 +127,46 @@ def test_squares_beyond_float32_are_taken_in_float64(scale):
         assert on("numba", function, given, *arguments) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("origin", [True, False])
+def test_equal_and_zero_rows_stay_with_the_kernels(origin, monkeypatch):
+    given = block(6, torch.float32, origin=origin)
+    for row in given.tensors:
+        row[2] = row[0].clone() if origin else torch.zeros_like(row[1])
+        row[4] = row[3].clone()
+        row[5] = row[3].clone()
+    norms = on("torch", statistics.norms_and_dots, given, np.ones(6))
+    squares = on("torch", statistics.distances, given)
+    monkeypatch.setattr(statistics, "chunks", lambda *_, **__: pytest.fail("left the kernels"))
+    found = on("numba", statistics.norms_and_dots, given, np.ones(6))
+    assert found == pytest.approx(norms, rel=1e-4, abs=1e-4) and found[0, 1] == 0
+    assert on("numba", statistics.distances, given) == pytest.approx(squares, rel=1e-5)
+
+
+@pytest.mark.parametrize("origin", [True, False])
+def test_a_row_whose_squares_vanish_in_float32_alone_does_not_count_as_zero(origin):
+    given = block(4, torch.float32, origin=origin)
+    for row in given.tensors:
+        row[0] = torch.zeros_like(row[1]) if origin else None
+        row[2] = torch.full_like(row[1], 1e-30)
+        row[3] = torch.full_like(row[1], -1e-30)
+    d = float(given.ends[-1])
+    squares = on("numba", statistics.norms_and_dots, given, np.ones(4))[0]
+    assert squares[1] == pytest.approx(1e-60 * d, rel=1e-5, abs=0)
+    apart = on("numba", statistics.distances, given)[1, 2]
+    assert apart == pytest.approx(4e-60 * d, rel=1e-5, abs=0)
+
+
+def test_a_combination_whose_square_vanishes_in_float32_alone_has_its_norm():
+    given = block(2, torch.float32, origin=False)
+    for row in given.tensors:
+        row[1] = row[1] * 1e-17
+        row[2] = row[1] * -(1 - 1e-6)
+    expected = on("torch", statistics.norms_and_dots, given, np.ones(2))[0, 2]
+    found = on("numba", statistics.norms_and_dots, given, np.ones(2))[0, 2]
+    assert 0 < expected < 1e-38
+    assert found == pytest.approx(expected, rel=1e-6, abs=0)
+
+
 @pytest.mark.parametrize("name", ["torch", "numba"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

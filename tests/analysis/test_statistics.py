@@ -90,6 +90,10 @@ def test_rows_are_tied_unless_a_paired_test_parts_them():
     assert p > 0.05
 
 
+def test_below_five_seeds_nothing_is_tied():
+    assert not regret(tidy(a=X[:4], near=X[:4] - 0.01), ())["tied"].any()
+
+
 def test_methods_that_lack_a_seed_are_measured_and_never_the_best():
     found = regret(tidy(a=[1.0, 2.0], b=[5.0, np.nan]), ())
     assert found.set_index(["method", "seed"])["value"].to_dict() == {

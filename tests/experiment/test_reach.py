@@ -516,8 +516,9 @@ def test_whatever_a_real_run_calls_is_reached(tmp_path):
         inside = reach.reached(METHODS[method], parse_conditions(conditions), training)
         assert ("fedsdg.federation.rounds", "Federation") in inside
         called = {(module, name_at(module, at)) for module, at in json.loads(line)}
+        executed = {module for module, *_ in inside}  # With what defines nothing in them.
         for module, name in called - {use[:2] for use in inside}:
-            if module not in reach.ELSEWHERE:
+            if module not in reach.ELSEWHERE and not (name is None and module in executed):
                 missing.setdefault(f"{module}:{name}", []).append((method, conditions))
     assert sorted(missing) == sorted(ASIDE), missing
 

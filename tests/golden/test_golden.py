@@ -23,6 +23,7 @@ import torch
 import yaml
 from PIL import Image
 
+from fedsdg.rng import stream
 from tests.golden.driver import (
     METHODS,
     Cell,
@@ -67,14 +68,15 @@ def cases(federation: str) -> dict[str, dict[str, Any]]:
     return {name: {"methods": [entry]} for name, entry in entries.items()}
 
 
-def write_images(folder: Path) -> None:
-    """Images with a test split; a class is a stripe of a colour, under noise."""
+def write_images(folder: Path, *, split: bool) -> None:
+    """Images, with a test split or without; a class is a stripe of a colour, under noise."""
     draw = np.random.default_rng(0)
     for number in range(IMAGES):
         label = number % CLASSES
         pixels = draw.integers(0, 150, (PIXELS, PIXELS, 3)).astype(np.uint8)
         pixels[:, 2 * label : 2 * label + 2, label % 3] += 105
-        place = folder / ("test" if number % 5 == 3 else "train") / f"class{label}"
+        part = ("test" if number % 5 == 3 else "train") if split else ""
+        place = folder / part / f"class{label}"
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(place / f"{number:03}.png")
 
@@ -112,7 +114,7 @@ def measured(federation: str) -> Iterator[tuple[str, dict[str, float]]]:
     """Every case of a federation and its numbers; where it is refused, that alone."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        write_images(folder / "images")
+        write_images(folder / "images", split=federation != "full")
         data = {"datasets": [{"name": "stripes", "folder": str(folder / "images")}]}
         whole = merged(GIVEN["base"], GIVEN["federations"][federation], data)
         cell = Cell(whole, None if federation == "full" else random_backbone(SHAPE))
@@ -129,14 +131,14 @@ def measured(federation: str) -> Iterator[tuple[str, dict[str, float]]]:
 
 def moved(numbers: Mapping[str, float], known: Mapping[str, float]) -> str:
     """What differs most from the known numbers, and how many do; nothing where none does."""
-    gaps = {}
-    for name in sorted(numbers.keys() | known.keys()):
-        new, old = numbers.get(name, np.inf), known.get(name, np.inf)
-        if not abs(new - old) <= TOLERANCE * abs(old):
-            gaps[name] = abs(new - old)
+    gaps = dict.fromkeys(numbers.keys() ^ known.keys(), np.inf)
+    for name in numbers.keys() & known.keys():
+        gap = abs(numbers[name] - known[name])
+        if not gap <= TOLERANCE * abs(known[name]):
+            gaps[name] = gap
     if not gaps:
         return ""
-    worst = max(gaps, key=lambda name: gaps[name])
+    worst = max(sorted(gaps), key=lambda name: gaps[name])
     was, now = known.get(worst, "not there"), numbers.get(worst, "not there")
     return f"{worst} was {was} and is {now}; {len(gaps)} columns in all"
 
@@ -162,18 +164,28 @@ def test_no_default_has_moved():
     assert not differing
 
 
-# --- Backbones ------------------------------------------------------------------------------------
+# --- Backbones and draws --------------------------------------------------------------------------
 
 
 def pretraining() -> dict[str, float]:
     draw = np.random.default_rng(0)
     images = torch.from_numpy(draw.random((60, 3, 8, 8), dtype=np.float32))
     labels = torch.from_numpy(np.arange(60) % 3)
-    return {"weights": weighted(pretrained(SHAPE, images, labels, steps=6).tolist())}
+    return {"values": weighted(pretrained(SHAPE, images, labels, steps=6).tolist())}
 
 
 def test_pretraining_goes_on_where_it_was_broken_off():
     assert not moved(pretraining(), known_numbers("pretraining")["six steps"])
+
+
+def draws() -> dict[str, float]:
+    """Of a stream that has a number, and of one that has none."""
+    streams = [stream("batches", 0, 1, 2), stream("a name of somebody else's", 0, 1, 2)]
+    return {"values": weighted(np.concatenate([one.random(9) for one in streams]))}
+
+
+def test_random_streams_draw_what_they_drew():
+    assert not moved(draws(), known_numbers("rng")["draws"])
 
 
 def test_weights_of_another_backbone_are_refused(tmp_path):
@@ -196,6 +208,7 @@ def main() -> None:
         for name, numbers in measured(federation)
     }
     rows["pretraining", "six steps"] = pretraining()
+    rows["rng", "draws"] = draws()
     table = pd.DataFrame.from_dict(rows, orient="index")
     table.index.names = ["federation", "case"]
     table.sort_index(axis="columns").to_csv(NUMBERS, float_format="%.7g", lineterminator="\n")

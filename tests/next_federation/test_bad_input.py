@@ -56,7 +56,6 @@ def test_an_error_that_is_no_lack_of_memory_stays_what_it_is(monkeypatch):
     fails(federation(), RuntimeError, "mat1 and mat2")
 
 
-@pytest.mark.xfail(reason="it trains no step and weighs nothing", strict=True)
 def test_a_client_without_samples():
     setup = federation()
     shards = [np.empty(0, dtype=np.int64), *setup.shards.train[1:]]
@@ -116,19 +115,14 @@ class Crooked(Proximal):
         return {}, {"control": rows.theta[:, :-1]}
 
 
-UNNAMED = pytest.mark.xfail(reason="the part is not named yet", strict=True)
-
-
 @pytest.mark.parametrize(
     ("parts", "error", "said"),
     [
         ({"conditions": [Attackers(WrongShape(), 0.34)]}, ValueError, r"WrongShape.*\[7, 260\]"),
         ({"conditions": [Attackers(Infinite(), 0.34)]}, NonFiniteError, "client"),
         ({"rule": Wide()}, RuleFault, r"round 1.*Wide.*\[1, 259\].*\[1, 260\]"),
-        pytest.param(
-            {"rule": Odd()}, RuleFault, r"round 1.*Odd.*'alignment'.*\[6\]", marks=UNNAMED
-        ),
-        pytest.param({"terms": (Crooked(),)}, ValueError, r"Crooked.*'control'", marks=UNNAMED),
+        ({"rule": Odd()}, RuleFault, r"round 1.*Odd.*'alignment'.*\[6\]"),
+        ({"terms": (Crooked(),)}, ValueError, r"Crooked.*'control'"),
     ],
     ids=["attack", "no number", "rule", "diagnostic", "term"],
 )
@@ -136,7 +130,6 @@ def test_a_part_that_returns_the_wrong_shape_is_named(parts, error, said):
     fails(federation(**parts), error, said)
 
 
-@UNNAMED
 def test_a_part_that_ends_the_program_is_named():
     class Ending(Proximal):
         def add_gradient(self, rows):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedsdg.aggregation.kernels import loops
 from fedsdg.aggregation.kernels.networks import selection_network
-from fedsdg.aggregation.kernels.range import in_range
+from fedsdg.aggregation.kernels.range import distances_in_range, norms_in_range
 
 if TYPE_CHECKING:
     from fedsdg.aggregation.rows import Block
@@ -51,12 +51,7 @@ def norms_and_dots(block: Block, coefficients: np.ndarray) -> np.ndarray | None:
     def work(span: Span) -> np.ndarray:
         return loops.norms_and_dots(block.table, span, ZEROS, c)
 
-    totals = _sum_over_parts(block, _width(block), work)
-    if not in_range(totals[0], block) or np.isinf(totals[1, -1]):
-        return None
-    totals[0, -1] *= scale**2
-    totals[1, :-1] *= scale
-    return np.asarray(totals)
+    return norms_in_range(_sum_over_parts(block, _width(block), work), scale, block)
 
 
 def distances(block: Block) -> np.ndarray | None:
@@ -65,10 +60,7 @@ def distances(block: Block) -> np.ndarray | None:
     sums = _sum_over_parts(
         block, 2 * _width(block), lambda span: loops.distances(table, span, zero)
     )
-    upper = np.triu(sums[: block.size, : block.size], 1)
-    if not in_range(upper[np.triu_indices(block.size, 1)], block):
-        return None
-    return np.asarray(upper + upper.T)
+    return distances_in_range(sums[: block.size, : block.size], block)
 
 
 def weighted_sum(block: Block, weights: np.ndarray, outs: list[Tensor]) -> bool:

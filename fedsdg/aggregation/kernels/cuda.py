@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedsdg.aggregation.kernels import triton_kernels
 from fedsdg.aggregation.kernels.networks import selection_network
-from fedsdg.aggregation.kernels.range import in_range
+from fedsdg.aggregation.kernels.range import distances_in_range, norms_in_range
 
 if TYPE_CHECKING:
     from fedsdg.aggregation.rows import Block
@@ -76,12 +76,7 @@ def norms_and_dots(block: Block, coefficients: np.ndarray) -> np.ndarray | None:
             REAL=kind,
             num_warps=max(1, min(32, rows * columns * share // (32 * of_thread))),
         )
-    totals = sums.sum(dim=0).cpu().numpy()
-    if not in_range(totals[0], block) or np.isinf(totals[1, -1]):
-        return None
-    totals[0, -1] *= scale**2
-    totals[1, :-1] *= scale
-    return np.asarray(totals)
+    return norms_in_range(sums.sum(dim=0).cpu().numpy(), scale, block)
 
 
 def distances(block: Block) -> np.ndarray | None:
@@ -108,10 +103,7 @@ def distances(block: Block) -> np.ndarray | None:
             REAL=_real(block)[1],
             num_warps=4,
         )
-    upper = np.triu(sums.sum(dim=0).cpu().numpy(), 1)
-    if not in_range(upper[np.triu_indices(size, 1)], block):
-        return None
-    return np.asarray(upper + upper.T)
+    return distances_in_range(sums.sum(dim=0).cpu().numpy(), block)
 
 
 def weighted_sum(block: Block, weights: np.ndarray, outs: list[Tensor]) -> bool:

@@ -1,7 +1,5 @@
 """Clients that differ from the others: by the names of classes, or by how they see images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

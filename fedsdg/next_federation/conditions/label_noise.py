@@ -1,7 +1,5 @@
 """Wrong labels: symmetric noise, at a rate for each client."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, ClassVar
 

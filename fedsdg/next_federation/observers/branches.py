@@ -3,8 +3,6 @@
 A gate m alone says little, since it rescales B_p: only the product m B_p A_p is used.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import ClassVar

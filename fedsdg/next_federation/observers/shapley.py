@@ -5,8 +5,6 @@ theta + the uniform mean of the updates of S. The Shapley value of a player is i
 v(S + i) - v(S), averaged over all orders in which the players may come together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import factorial
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The paths of models through the plane in which all models of a run differ most."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import numpy as np
