@@ -17,9 +17,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import rivals
 from benchmarks.federations import MODELS, federation
 from benchmarks.floor import product_work
-from benchmarks.plain_loop import PlainLoop, cohort_of
+from benchmarks.plain_loop import PlainLoop
 from benchmarks.timing import LIMIT, OURS, finished, one_thread, take_turns
 from fedsdg.experiment.machine.gpu import repeatable
+from fedsdg.federation.clients import draw_cohort
 
 
 class Round(NamedTuple):
@@ -48,9 +49,8 @@ def test_round(benchmark, report, short, device, timed):
     if short and not small:
         pytest.skip("not part of the short form")
     mine = federation(model, method, device, precision=precision)
-    plain = PlainLoop(
-        federation(model, method, device, kernel="torch"), bfloat16=precision == "bfloat16"
-    )
+    by_torch = federation(model, method, device, kernel="torch").setup
+    plain = PlainLoop(by_torch, bfloat16=precision == "bfloat16")
     product, operations_of_product = product_work(device, precision)
     works = {
         "plain loop": finished(lambda: plain.round(1), device),
@@ -68,6 +68,7 @@ def test_round(benchmark, report, short, device, timed):
 
             # Its actors start in the first round.
             timings.seconds["Flower"] = simulate(model, method, FLOWER_ROUNDS)["seconds"][1:]
-    samples = mine.schedule.epochs * mine.train_sizes[cohort_of(mine, 1)].sum()
+    setup = mine.setup
+    samples = setup.schedule.epochs * setup.sizes[draw_cohort(setup, 1)].sum()
     setting = MODELS[model].title + (", bfloat16" if precision == "bfloat16" else "")
     report("rounds", setting, method, timings, samples=int(samples))

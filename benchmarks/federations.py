@@ -6,7 +6,7 @@ Backbones have random weights and ViT-Tiny random images: no arithmetic depends 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -19,12 +19,11 @@ from fedsdg.experiment.config import Config
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.machine.gpu import repeatable
 from fedsdg.experiment.material import make_partition, prepare_material
-from fedsdg.federation.records import Records
-from fedsdg.federation.rounds import Federation
+from fedsdg.federation.rounds import RoundRecord, run
+from fedsdg.federation.setup import Server, Setup
+from fedsdg.federation.store import ClientStore
 from fedsdg.files.places import shipped
-from fedsdg.models.architecture import Architecture
-from fedsdg.models.backbones import build as build_backbone
-from fedsdg.models.backbones import freeze
+from fedsdg.models import Architecture, build_backbone, freeze
 
 CONFIG = shipped("config/config.yaml")
 NEVER = 10**9
@@ -76,6 +75,20 @@ MODELS = {
 }
 
 
+@dataclass
+class Federation:
+    """A federation between two rounds."""
+
+    setup: Setup
+    server: Server
+    store: ClientStore
+
+    def step(self, number: int) -> RoundRecord:
+        """Do the round of this number and return what it adds to the records."""
+        self.server, record = next(run(self.setup, self.server, self.store, number - 1))
+        return record
+
+
 def federation(name: str, method: str, device: str = "cpu", **training: str) -> Federation:
     """Return a federation before its first round, which records rounds but never evaluates.
 
@@ -89,11 +102,11 @@ def federation(name: str, method: str, device: str = "cpu", **training: str) -> 
     training |= {"device": device}
     settings = [f"training.{key}={value}" for key, value in training.items()]
     config = load_config([CONFIG], (*model.settings, *settings))
-    run = config.run("digits", model.skew, config.method(method), 0)
-    material, partition = _prepared(name, device)
-    made = build(run, material, partition)
-    schedule = replace(made.schedule, rounds=NEVER, evaluate_every=NEVER)
-    return replace(made, schedule=schedule, records=Records())
+    given = config.run("digits", model.skew, config.method(method), 0)
+    setup = build(given, *_prepared(name, device))
+    schedule = replace(setup.schedule, rounds=NEVER, evaluate_every=NEVER)
+    setup = replace(setup, schedule=schedule)
+    return Federation(setup, *setup.initial())
 
 
 @cache
@@ -115,8 +128,8 @@ def digest(name: str, device: str, rounds: int) -> str:
     with repeatable(device):
         for number in range(1, rounds + 1):
             made.step(number)
-    kept = made.bank.private(torch.arange(made.num_clients))
+    kept = made.store.read("private", np.arange(made.setup.num_clients))
     hashed = hashlib.sha256()
-    for tensor in (made.theta, kept):
+    for tensor in (made.server.models, kept):
         hashed.update(tensor.cpu().numpy().tobytes())
     return hashed.hexdigest()

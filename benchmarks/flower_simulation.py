@@ -26,7 +26,8 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 from benchmarks.federations import federation
-from benchmarks.plain_loop import PlainLoop, aligned, cohort_of
+from benchmarks.plain_loop import PlainLoop, aligned
+from fedsdg.federation.clients import draw_cohort
 from fedsdg.files import read_json, write_json
 
 QUIET = {
@@ -41,7 +42,7 @@ app = ClientApp()
 @cache
 def loop(model: str, method: str) -> PlainLoop:
     """Return model and data, loaded once by each process."""
-    return PlainLoop(federation(model, method, kernel="torch"))
+    return PlainLoop(federation(model, method, kernel="torch").setup)
 
 
 @app.train()
@@ -85,7 +86,7 @@ class Strategy(FedAvg):
         number = 1 if self.same_round else server_round
         nodes = sorted(grid.get_node_ids())
         messages = []
-        for client in cohort_of(self.plain.federation, number):
+        for client in draw_cohort(self.plain.setup, number).tolist():
             order = ConfigRecord({**self.order, "round": number, "client": client})
             message = Message(
                 RecordDict({"arrays": arrays, "config": order}),
@@ -120,7 +121,7 @@ def run(model: str, method: str, rounds: int, same_round: int, file: str) -> Non
     plain = loop(model, method)
     strategy = Strategy(model, method, bool(same_round))
     server = ServerApp()
-    clients = len(plain.federation.shards.train)
+    clients = len(plain.setup.data.train)
     final: dict[str, torch.Tensor] = {}
 
     @server.main()

@@ -18,12 +18,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from fedsdg.federation.cohorts import cohort_batches, draw_cohort
-from fedsdg.federation.rounds import Federation
-from fedsdg.models.adapter_config import AdapterConfig
-from fedsdg.models.adapters import GATE, adapted_layers, gate_name
-from fedsdg.models.backbones import build
-from fedsdg.models.parameters import ParameterSpec, views
+from fedsdg.federation.batches import all_batches
+from fedsdg.federation.clients import draw_batches, draw_cohort
+from fedsdg.federation.setup import Setup
+from fedsdg.models import (
+    GATE,
+    AdapterConfig,
+    ParameterSpec,
+    adapted_layers,
+    build_backbone,
+    gate_name,
+    views,
+)
 
 State = dict[str, Tensor]
 Group = list[nn.Parameter]
@@ -78,30 +84,29 @@ class PlainLoop:
     The federation must have kernel torch, for with the compiled pass its samples are activations.
     """
 
-    def __init__(self, federation: Federation, *, bfloat16: bool = False) -> None:
+    def __init__(self, setup: Setup, *, bfloat16: bool = False) -> None:
         """Start where a federation starts; `bfloat16` runs the forward pass under autocast."""
-        self.federation, self.bfloat16 = federation, bfloat16
-        layout = federation.layout
+        self.setup, self.bfloat16 = setup, bfloat16
         self.server = self.model()
-        self.shared: State = _rows(federation.theta, layout.communicated)
-        self.start: State = _rows(federation.private, layout.private)
+        self.shared: State = _rows(setup.first[0], setup.layout.communicated)
+        self.start: State = _rows(setup.private, setup.layout.private)
         self.private: dict[int, State] = {}
-        images, labels = federation.samples.images.cpu(), federation.samples.labels.cpu()
+        images, labels = setup.samples.images.cpu(), setup.samples.labels.cpu()
         self.pairs: Any = list(zip(images, labels, strict=True))
 
     def model(self) -> nn.Module:
         """Return a new model: backbone, adapters and head."""
-        cohort: Any = self.federation.model
+        cohort: Any = self.setup.model
         architecture, config = cohort.backbone.architecture, cohort.config
-        model = build(architecture, num_classes=cohort.num_classes)
+        model = build_backbone(architecture, num_classes=cohort.num_classes)
         model.load_state_dict(cohort.backbone.model.state_dict(), strict=False)
         adapt(model, list(adapted_layers(architecture, config)), config)
-        return model.to(self.federation.theta)
+        return model.to(self.setup.first)
 
     def round(self, number: int) -> None:
         """Train the cohort of a round and aggregate: by alignment, or by sample counts."""
         received, samples = [], []
-        for client in cohort_of(self.federation, number):
+        for client in draw_cohort(self.setup, number).tolist():
             kept = self.private.get(client, self.start)
             shared, self.private[client], count = self.train(client, number, self.shared, kept)
             received.append(shared)
@@ -115,7 +120,7 @@ class PlainLoop:
         self, client: int, number: int, shared: State, private: State
     ) -> tuple[State, State, int]:
         """Train one client and return what it sends, what it keeps, and its number of samples."""
-        federation, work = self.federation, self.federation.work
+        work = self.setup.work
         model = copy.deepcopy(self.server)
         parameters = trainable(model)
         with torch.no_grad():
@@ -125,7 +130,7 @@ class PlainLoop:
         optimiser = self._optimiser(parameters)
         gates, branch, _ = groups(parameters)
         penalties: Any = work.terms
-        device = federation.theta.device
+        device = self.setup.first.device
         for images, labels in loader:
             images, labels = images.to(device), labels.to(device)
             optimiser.zero_grad()
@@ -140,26 +145,18 @@ class PlainLoop:
             optimiser.step()
             loss.item()  # As for a log.
         state = {name: value.detach() for name, value in parameters.items()}
-        samples = len(federation.shards.train[client])
+        samples = len(self.setup.data.train[client])
         return {n: state[n] for n in shared}, {n: state[n] for n in private}, samples
 
     def _batches(self, client: int, number: int) -> list[list[int]]:
         """Return the batches of a client in a round, which are the engine's."""
-        federation, schedule = self.federation, self.federation.schedule
-        (batches,) = cohort_batches(
-            federation.shards.train,
-            [client],
-            purpose="batches",
-            seed=federation.seed,
-            round_=number,
-            batch_size=schedule.batch_size,
-            epochs=schedule.epochs,
-        )
-        return [batch.tolist() for batch in batches]
+        epochs = self.setup.schedule.epochs
+        drawn = draw_batches(self.setup, "batches", number, client, epochs)
+        return [batch.tolist() for batch in all_batches(drawn)]
 
     def _optimiser(self, parameters: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
         """Return Adam with the rates of shared parameters, private ones, and gates."""
-        work = self.federation.work
+        work = self.setup.work
         gates, branch, shared = groups(parameters)
         return torch.optim.Adam(
             [
@@ -176,14 +173,6 @@ def groups(parameters: Mapping[str, nn.Parameter]) -> tuple[Group, Group, Group]
     branch = [p for n, p in parameters.items() if n.endswith("_private")]
     private = {id(p) for p in (*gates, *branch)}
     return gates, branch, [p for p in parameters.values() if id(p) not in private]
-
-
-def cohort_of(federation: Federation, number: int) -> list[int]:
-    """Return the clients of a round."""
-    clients = len(federation.shards.train)
-    per_round = federation.schedule.clients_per_round
-    drawn: list[int] = draw_cohort(federation.seed, number, clients, per_round).tolist()
-    return drawn
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -2,7 +2,7 @@
 
 import importlib
 
-from fedsdg.models.torchvision_schemas import declare_torchvision_operators
+from fedsdg.models import declare_torchvision_operators
 
 declare_torchvision_operators()  # before timm
 for module in (

@@ -6,7 +6,6 @@ from typing import Any
 
 from fedsdg.experiment.backbones.recipe import parse_backbone
 from fedsdg.experiment.config import Config
-from fedsdg.federation.asked import probes_of
 from fedsdg.methods.families import METHODS
 
 
@@ -19,7 +18,7 @@ def suited(config: Config, name: str) -> Config:
     except ValueError:
         federation = dataclasses.replace(federation, clients_per_round=federation.clients)
     conditions = config.conditions
-    if any(probe.needs_benchmark for probe in probes_of(rule)):
+    if any(request.kind == "losses" for request in rule.probes):
         conditions = dataclasses.replace(conditions, benchmark_images=20)
     return dataclasses.replace(config, federation=federation, conditions=conditions)
 

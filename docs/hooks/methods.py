@@ -24,8 +24,8 @@ from fedsdg.methods.markdown import allowed, default_of, in_words, table
 from fedsdg.methods.page import fixed_of
 
 FOLDER = "methods"
-#: Modules that every method imports.
-COMMON = {"fedsdg.federation.pooling"}
+#: Parts that change nothing.
+COMMON = {"fedsdg.federation.data_sharing:DataSharing"}
 
 
 def on_config(config: Any) -> Any:
@@ -129,8 +129,13 @@ def _entry(name: str, row: Row) -> str:
 def _modules(row: Row) -> str:
     """Where its code is."""
     own = [one for one in row.modules if one not in COMMON]
-    files = [f"{one.replace('.', '/')}.py" for one in own]
+    files = dict.fromkeys(_file(one) for one in own)
     return "\n".join(f"- [{file}](../../{file})" for file in files)
+
+
+def _file(part: str) -> str:
+    """The file of ``module:class``."""
+    return f"{part.partition(':')[0].replace('.', '/')}.py"
 
 
 def sentence_of(row: Row, name: str) -> str:
@@ -138,8 +143,8 @@ def sentence_of(row: Row, name: str) -> str:
 
     Nothing of a part that consists of its docstring, for it changes nothing.
     """
-    for module in row.modules:
-        tree = ast.parse((root() / f"{module.replace('.', '/')}.py").read_text("utf-8"))
+    for part in row.modules:
+        tree = ast.parse((root() / _file(part)).read_text("utf-8"))
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name == name and len(node.body) > 1:
                 return (ast.get_docstring(node) or "").partition("\n\n")[0].replace("\n", " ")

@@ -54,7 +54,7 @@ _TEXTS = (
 #: What tells entries of provenance.json apart: code, machine, and how it was used.
 _FACTS = (
     *("commit", "dirty", "python", "versions", "platform", "machine", "processor", "host"),
-    *("cpu_count", "device", "threads", "seeds_together"),
+    *("cpu_count", "device", "threads"),
 )
 #: Keys of a config that are a run's own, those that all runs of a method share, and keys of
 #: ``training`` that a method may have for itself.

@@ -52,8 +52,8 @@ def run(
     seed: Seed | None = None,
     output: Folder | None = None,
     grid: Sequence[NamedFile] | None = None,
+    trace: Count | None = None,
     jobs: Count = 1,
-    seeds_together: Count = 1,
     only: Sequence[Method] = (),
     minutes: Minutes | None = None,
     runs_only: bool = False,
@@ -70,8 +70,8 @@ def run(
         seed: default: the config's first
         output: default: where the grid would have it
         grid: a whole grid with summary, tables and figures; files laid over the config
+        trace: of one run: print loss, penalties, their sum and gates of every N-th batch
         jobs: of a grid: runs side by side
-        seeds_together: of a grid: seeds of a cell trained in one pass, meant for a GPU
         only: of a grid: data sets, skews, methods, seed~N; others wait
         minutes: of a grid: start no run after so many; 0: tables of what is there
         runs_only: of a grid: stop when the runs are done, failed ones included: no summary, tables
@@ -82,13 +82,11 @@ def run(
         fedsdg run --grid smoke --jobs 2
     """
     config = laid.load(grid or ())
-    of_run: dict[str, Any] = {"dataset": dataset, "skew": skew, "seed": seed, "output": output}
-    several: dict[str, Any] = {"jobs": jobs, "seeds_together": seeds_together}
+    of_run: dict[str, Any] = {"dataset": dataset, "skew": skew, "seed": seed}
+    of_run |= {"output": output, "trace": trace}
     of_grid: dict[str, Any] = {"only": only, "minutes": minutes, "runs_only": runs_only}
     if grid is None:
-        more = {name: count > 1 for name, count in several.items()}
-        why = "is for a whole grid: add --grid"
-        leave_out(why, **more, **of_grid)
+        leave_out("is for a whole grid: add --grid", jobs=jobs > 1, **of_grid)
         if method is None:
             raise ValueError("name a method with --method, or a whole grid with --grid")
     else:
@@ -102,7 +100,7 @@ def run(
 
     require_possible(config)
     print_remarks(config)
-    failed = run_grid(config, store_folder(), **several, **of_grid)
+    failed = run_grid(config, store_folder(), jobs=jobs, **of_grid)
     if failed:
         print_failures(failed, "mend the cause, and give the same command again")
         return 1
@@ -118,6 +116,7 @@ def _run_one(
     skew: str | None,
     seed: int | None,
     output: Path | None,
+    trace: int | None,
 ) -> int:
     from fedsdg.experiment.chance import ON_THE_GLOBAL_TEST, chance_of_run
     from fedsdg.experiment.machine.progress import round_progress
@@ -134,7 +133,7 @@ def _run_one(
         )
     print_remarks(one.config)
     folder = output or one.folder
-    failure = do(one, store_folder(), folder, round_progress)
+    failure = do(one, store_folder(), folder, round_progress, trace=trace or 0)
     if failure:
         print(f"fedsdg: error: {one.title} failed: {failure}", file=sys.stderr)
         return 1

@@ -222,14 +222,18 @@ def _allocate(
     labels: np.ndarray, num_clients: int, skew: Skew, settings: PartitionSettings, generator: Any
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Draw until every client has enough; return the client of each sample, and facts."""
+    if len(labels) < num_clients * settings.min_samples:
+        raise ValueError(
+            f"{len(labels)} samples are too few for {num_clients} clients of at least "
+            f"{settings.min_samples}: use fewer clients, or a smaller min_samples"
+        )
     for attempt in range(1, settings.retries + 2):
         client = ALLOCATIONS[skew.kind](labels, num_clients, skew.number, generator)
         if np.bincount(client, minlength=num_clients).min() >= settings.min_samples:
             return client, {"attempts": attempt}
     raise ValueError(
-        f"{skew.text}: no draw of {settings.retries + 1} gave {num_clients} clients "
-        f"{settings.min_samples} of {len(labels)} samples each; use fewer clients, less skew, or a "
-        "smaller min_samples"
+        f"{skew.text}: no draw of {settings.retries + 1} gave each client {settings.min_samples} "
+        "samples; use fewer clients, less skew, or a smaller min_samples"
     )
 
 

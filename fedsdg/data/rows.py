@@ -115,8 +115,9 @@ def _hub_tables(source: Source) -> list[_Table]:
     except Exception as error:  # not installed, or one of many unrelated types when offline
         reason = str(error).strip().partition("\n")[0]
         raise FileNotFoundError(
-            f"data set {source.name!r} is not on the hub as {source.hub!r} ({reason}); check the "
-            f"network, or put its parquet files into a folder {source.name} in $FEDSDG_DATA"
+            f"data set {source.name!r} could not be fetched from the hub as {source.hub!r} "
+            f"({reason}): check the network, or put its parquet files into a folder "
+            f"{source.name!r} and set FEDSDG_DATA to the folder above it"
         ) from error
     splits = choose_splits(source, list(bundle), f"{source.hub}")
     # In the table behind a split images are encoded.

@@ -1,24 +1,19 @@
 """All columns of the records that not every run has, from whoever fills them. Imports torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from fedsdg.experiment.conditions import Conditions
-from fedsdg.experiment.sections import FederationConfig
-from fedsdg.federation import shapley
-from fedsdg.federation.branches import Branches
-from fedsdg.federation.records import Records
-from fedsdg.federation.trajectories import Trajectory
+from fedsdg.federation.conditions.attack import Attackers
+from fedsdg.federation.observers.branches import Branches
+from fedsdg.federation.observers.shapley import Shapley
+from fedsdg.federation.observers.trajectory import Trajectory
+from fedsdg.federation.records import COLUMNS
 from fedsdg.files.columns import Column, columns_of
 from fedsdg.files.records import CLIENTS_SCHEMA, ROUNDS_SCHEMA
 from fedsdg.methods.families import METHODS
 from fedsdg.parts import declared
-
-#: Who is neither a condition nor a part of a method.
-_OTHERS = (FederationConfig, Trajectory, Branches, Records, shapley)
 
 
 def declared_columns() -> dict[str, list[dict[str, Any]]]:
@@ -27,8 +22,9 @@ def declared_columns() -> dict[str, list[dict[str, Any]]]:
     Raises ``TypeError`` where two declare one name differently, and where every run has it.
     """
     conditions = [one.kind for one in declared(Conditions).values() if one.holds_part]
-    parts = [part for method in METHODS.values() for part in method.slots]
-    return gathered(columns_of(one) for one in (*conditions, *parts, *_OTHERS))
+    methods = [part for method in METHODS.values() for part in method.slots]
+    parts = (*conditions, Attackers, *methods, Trajectory, Branches, Shapley)
+    return gathered([*map(columns_of, parts), COLUMNS])
 
 
 def gathered(declarations: Iterable[Iterable[Column]]) -> dict[str, list[dict[str, Any]]]:

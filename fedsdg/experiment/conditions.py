@@ -14,244 +14,74 @@ Each is optional, and one that is absent leaves no trace in the config of a run:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, fields
-from importlib import import_module
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Annotated, Any
 
-from fedsdg.experiment.attackers import AttackConfig, parse_attackers
-from fedsdg.federation.client_shares import clients_in
-from fedsdg.files.columns import Column
-from fedsdg.methods.plugins import Plugin
-from fedsdg.parts import Absent, Range, declared, is_part, make, mapping, part, plain
-
-#: The rule around the method's own, where late updates are compensated for.
-_COMPENSATED = "fedsdg.aggregation.rules.compensated"
-
-# Beyond it float32 would overflow, and an attack is to be an attack and no infinity.
-_LARGEST = 1e6
+from fedsdg.federation.conditions.compute import Compute
+from fedsdg.federation.conditions.condition import clients_in
+from fedsdg.federation.conditions.difference import Difference, FeatureShift, LabelConflict
+from fedsdg.federation.conditions.dropout import Dropout
+from fedsdg.federation.conditions.label_noise import LabelNoise
+from fedsdg.federation.conditions.quantisation import Quantisation
+from fedsdg.files import hint
+from fedsdg.methods.declared import ChoiceRow
+from fedsdg.methods.plugins import Plugin, build_attack, find_attack, offered_attacks
+from fedsdg.parts import Range, checked, declared, is_part, make, mapping, part, plain
 
 
 @part
-class DropoutConfig:
-    """Clients leave before they send anything."""
+class AttackShare:
+    """Which attack, and how many clients attack; they are the same in every round."""
 
-    probability: Annotated[float, Range(0, 1)] = 0.1
-    "of leaving in mid-round, for each client of a cohort"
-    lasting: bool = False
-    "for good; every client, drawn or not, then leaves with this probability in each round"
-
-    #: What it adds to the records, here as in the other conditions.
-    columns: ClassVar = (Column("rounds", "dropped", "int32", "clients that left in mid-round"),)
-
-
-@part
-class LabelNoiseConfig:
-    """Wrong labels: a rate for each client, drawn uniformly."""
-
-    low: Annotated[float, Range(0, 1)] = 0.0
-    "least share of wrong labels of a client"
-    high: Annotated[float, Range(0, 1)] = 0.4
-    "greatest share of wrong labels of a client"
-
-    #: What this condition alone imports.
-    modules: ClassVar = ("fedsdg.experiment.label_noise",)
-    columns: ClassVar = (
-        Column("clients", "noise_rate", "float64", "share of its labels that are wrong"),
-    )
-
-    def __post_init__(self) -> None:
-        if self.low > self.high:
-            raise ValueError(
-                f"low = {self.low} is above high = {self.high}; exchange them, or set low"
-            )
-
-
-@part
-class DifferenceConfig:
-    """A share of the clients differ from the others."""
-
-    share: Annotated[float, Range(0, 1)] = 0.5
-    """share of the clients that differ, rounded to whole clients (halves up); those of a smaller
-    share are among those of a larger one, and 0, which is nobody, is allowed as a control"""
-    per: Literal["client", "group"] = "client"
-    "each differs in its own way (`client`), or in the way of its `group`"
-    groups: Annotated[int, Range(1)] = 1
-    "how many groups there are, as equal in size as can be"
-
-    columns: ClassVar[tuple[Column, ...]] = (
-        Column("clients", "conflicts", "bool", "whether it differs from the others"),
-        Column("clients", "group", "int32", "who differ in the same way; −1: who do not differ"),
-    )
-
-    def __post_init__(self) -> None:
-        if self.per == "client" and self.groups != 1:
-            raise ValueError(
-                f"groups is {self.groups}, but per: client makes every client a group of its own; "
-                "write per: group, or remove groups"
-            )
+    type: str
+    "which attack"
+    share: Annotated[float, Range(0, 1)]
+    "share of the clients, rounded to whole clients (halves up)"
 
     def count(self, num_clients: int) -> int:
-        """How many of the clients differ: share · K, halves rounded up."""
-        return clients_in(self.share, num_clients)
+        """Return how many of K clients attack, share * K with halves rounded up.
 
-    def require_possible(self, num_clients: int, where: str) -> None:
-        """Raise ``ValueError`` where there are more groups than clients that differ."""
-        count = self.count(num_clients)
-        if count and self.groups > count:
+        Raises:
+            ValueError: A share above 0 is nobody, or nobody is honest.
+        """
+        attackers = clients_in(self.share, num_clients)
+        if self.share > 0 and not attackers:
             raise ValueError(
-                f"{where}.groups is {self.groups}, but only {count} of {num_clients} clients "
-                f"differ; lower it, or raise {where}.share"
+                f"conditions.attack.share is {self.share}, which is none of {num_clients} clients; "
+                f"use at least {1 / num_clients:.3g}, or 0 for no attack"
             )
-
-
-@part
-class LabelConflictConfig(DifferenceConfig):
-    """A share of the clients name some of the classes otherwise, in a cycle.
-
-    Training, validation and test labels follow it; the global test set keeps the common labels.
-    """
-
-    classes: Annotated[int, Range(0)] = 2
-    """over so many labels, drawn at random, goes a cycle in random order, in which each becomes the
-    next; 0, as a control: both groups are there, and all labels stay as they are"""
-
-    #: What this condition alone imports.
-    modules: ClassVar = ("fedsdg.experiment.label_conflict",)
-    columns: ClassVar = (
-        *DifferenceConfig.columns,
-        Column("clients", "relabelled", "float64", "share of its samples that it names otherwise"),
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.classes == 1:
+        if attackers >= num_clients:
             raise ValueError(
-                "classes is 1, but a cycle needs 2 labels or more; write 0 for none, or at least 2"
+                f"conditions.attack.share is {self.share}, which is all of {num_clients} clients; "
+                "lower it, since honest clients alone are evaluated"
             )
-
-    def require_classes(self, num_classes: int, dataset: str) -> None:
-        """Raise ``ValueError`` for a cycle over more labels than a data set has."""
-        if self.classes > num_classes:
-            raise ValueError(
-                f"conditions.label_conflict.classes is {self.classes}, but {dataset} has only "
-                f"{num_classes} classes; lower it"
-            )
+        return attackers
 
 
-@part
-class FeatureShiftConfig(DifferenceConfig):
-    """A share of the clients see other images; the global test set stays as it is."""
+@dataclass(frozen=True)
+class AttackConfig(AttackShare):
+    """An attack with its parameters, as a config gives them."""
 
-    kind: Literal["invert", "rotate", "noise"] = "invert"
-    """`invert` (255 − x, the same for everybody), `rotate` (by `angle`, or else by one between 15°
-    and 60° either way; bilinear), or `noise` (of standard deviation 0.25 of full ink, drawn once
-    for an image and whoever sees it)"""
-    angle: Annotated[float | None, Range(-180, 180), Absent(None)] = None
-    """with `kind: rotate`: degrees, counter-clockwise, by which all who differ see images turned;
-    null: drawn for each client, or for each group"""
-
-    #: What this condition alone imports.
-    modules: ClassVar = ("fedsdg.next_federation.transforms",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.angle is not None and self.kind != "rotate":
-            raise ValueError(
-                f"angle is {self.angle:g}, but kind is {self.kind}; write kind: rotate, or remove "
-                "angle"
-            )
-
-
-@part
-class ComputeConfig:
-    """Clients of different speed, on a simulated clock.
-
-    A round ends when all updates of its cohort are there, or earlier, after so many seconds or with
-    so many updates.
-    """
-
-    slowest: Annotated[float, Range(1e-6, _LARGEST)] = 1.0
-    """local steps in a simulated second of the slowest; a client's speed is drawn log-uniformly
-    between this and the fastest"""
-    fastest: Annotated[float, Range(1e-6, _LARGEST)] = 4.0
-    "local steps in a simulated second of the fastest"
-    local_seconds: Annotated[float | None, Range(1e-6, 1e9)] = None
-    """clients train for so many seconds in a round; null: for `training.epochs`. A client takes
-    ⌊`local_seconds` · speed⌋ steps of one gradient each. Phases, models of its own and passes that
-    measure gradients share them in proportion to their usual lengths, at least one step each. A
-    client with fewer steps than that trains only what it keeps private, and sends nothing"""
-    max_epochs: Annotated[int, Range(1)] = 10
-    """with `local_seconds`: takes the place of `training.epochs`, and all steps of a client in a
-    round are at most those of so many epochs"""
-    deadline: Annotated[float | None, Range(1e-6, 1e9)] = None
-    "a round ends after so many seconds; null: when all updates are there"
-    arrivals: Annotated[int | None, Range(1)] = None
-    "a round ends with so many updates; null: with all of them"
-    late: Literal["compensate", "discard"] = "compensate"
-    """an update that comes later: `compensate` lets it join the round in which it arrives,
-    `discard` throws it away"""
-    max_age: Annotated[int, Range(1)] = 5
-    "rounds after which a late update is thrown away all the same"
-
-    columns: ClassVar = (
-        Column("rounds", "simulated_seconds", "float64", "simulated time at the round's end"),
-        Column("rounds", "idle_seconds", "float64", "seconds for which those in time waited"),
-        Column("rounds", "arrived", "int32", "updates that the round took in"),
-        Column("rounds", "late", "int32", "updates that came after the round's end"),
-        Column("rounds", "discarded", "int32", "updates that were thrown away"),
-        Column("rounds", "passed_over", "int32", "clients that were drawn while still busy"),
-        Column("rounds", "out_of_time", "int32", "clients with too little time for an update"),
-        Column("clients", "speed", "float64", "local steps in a simulated second"),
-        Column("clients", "age", "int32", "by how many rounds its update was late"),
-        Column("clients", "out_of_time", "bool", "trained in private only, and sent nothing"),
-    )
-
-    def __post_init__(self) -> None:
-        if self.slowest > self.fastest:
-            raise ValueError(
-                f"slowest = {self.slowest} is above fastest = {self.fastest} steps in a second; "
-                "exchange them"
-            )
-        seconds, deadline = self.local_seconds, self.deadline
-        if seconds is not None and deadline is not None and seconds > deadline:
-            raise ValueError(
-                f"clients train for local_seconds = {seconds}, after the deadline = {deadline} of "
-                "the round; no update could ever be in time"
-            )
+    parameters: Mapping[str, Any]
+    #: Where the attack is from; None for those of the table.
+    plugin: Plugin | None = None
 
     @property
-    def compensates(self) -> bool:
-        """Whether updates may be late and count less for it."""
-        some_are_late = self.deadline is not None or self.arrivals is not None
-        return some_are_late and self.late == "compensate"
+    def kind(self) -> ChoiceRow:
+        """What is known of the attack."""
+        return find_attack(self.type, self.plugin)
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """What this condition alone imports."""
-        return (_COMPENSATED,) if self.compensates else ()
+        """Where the attack is defined; the files of a plugin are its own."""
+        return self.kind.modules if self.plugin is None else ()
 
+    def build(self) -> Any:
+        """Return the condition, `Attackers` of ``fedsdg.federation``; imports torch."""
+        from fedsdg.federation.conditions.attack import Attackers
 
-@part
-class QuantisationConfig:
-    """A share of the clients are weak: of each number of an update they send a few bits."""
-
-    share: Annotated[float, Range(0, 1)] = 0.5
-    """share of the clients, rounded to whole clients (halves up); those of a smaller share are
-    among those of a larger one, and attackers are never among them"""
-    bits: Annotated[int, Range(1, 16)] = 4
-    """bits for each number: 2^bits levels, equally far apart between the least and the greatest
-    number of the update"""
-    who: Literal["chance", "slowest"] = "chance"
-    "drawn by `chance`, or the `slowest` clients (needs `compute`)"
-
-    #: What this condition alone imports.
-    modules: ClassVar = ("fedsdg.federation.environment.quantisation",)
-    columns: ClassVar = (Column("clients", "weak", "bool", "whether it sends a few bits"),)
-
-    def count(self, num_clients: int) -> int:
-        """How many of the clients are weak: share · K, halves rounded up."""
-        return clients_in(self.share, num_clients)
+        return Attackers(build_attack(self.type, self.parameters, self.plugin), self.share)
 
 
 @part
@@ -261,18 +91,18 @@ class Conditions:
     attack: AttackConfig | None = None
     """a share of the clients attacks; they are the same in every round, and those of a smaller
     share are among those of a larger one"""
-    dropout: DropoutConfig | None = None
+    dropout: Dropout | None = None
     "clients leave before they send anything"
-    label_noise: LabelNoiseConfig | None = None
+    label_noise: LabelNoise | None = None
     "wrong labels on clients' training and validation samples, never on tests"
-    label_conflict: LabelConflictConfig | None = None
+    label_conflict: LabelConflict | None = None
     """a share of the clients name some of the classes otherwise, in all their labels: training,
     validation and test"""
-    feature_shift: FeatureShiftConfig | None = None
+    feature_shift: FeatureShift | None = None
     "a share of the clients see other images: inverted, turned, or with noise"
-    compute: ComputeConfig | None = None
+    compute: Compute | None = None
     "clients of different speed, on a simulated clock"
-    quantisation: QuantisationConfig | None = None
+    quantisation: Quantisation | None = None
     """a share of the clients are weak: of each number of an update they send a few bits, rounded
     up or down by chance so that its expectation is right; the bytes of a run are those that are
     sent"""
@@ -315,16 +145,7 @@ class Conditions:
                 said["attack"]["plugin"] = self.attack.plugin.facts()
         return said
 
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """What a run imports for its conditions alone, and what therefore belongs to its address.
-
-        A condition that needs code of its own names it in ``modules``; see ``own_code``.
-        """
-        given = (getattr(self, entry.name) for entry in fields(self))
-        return tuple(one for value in given for one in getattr(value, "modules", ()))
-
-    def differences(self) -> dict[str, DifferenceConfig]:
+    def differences(self) -> dict[str, Difference]:
         """In what a share of the clients differ from the others, by key; at most one."""
         both = {"label_conflict": self.label_conflict, "feature_shift": self.feature_shift}
         return {name: one for name, one in both.items() if one is not None}
@@ -344,7 +165,7 @@ class Conditions:
                 "change"
             )
         quantised = self.quantisation
-        if quantised is not None and not quantised.count(num_clients):
+        if quantised is not None and not clients_in(quantised.share, num_clients):
             found.append(
                 f"conditions.quantisation.share is {quantised.share}, which is none of "
                 f"{num_clients} clients: nobody is weak"
@@ -360,7 +181,10 @@ class Conditions:
         if self.attack is not None:
             self.attack.count(num_clients)
         for name, difference in self.differences().items():
-            difference.require_possible(num_clients, f"conditions.{name}")
+            try:
+                difference.count(num_clients)
+            except ValueError as error:
+                raise ValueError(f"conditions.{name}: {error}") from error
         arrivals = self.compute.arrivals if self.compute is not None else None
         if arrivals is not None and arrivals > clients_per_round:
             raise ValueError(
@@ -375,11 +199,6 @@ def _without_absent(condition: Any) -> dict[str, Any]:
     absent = {name: one.absent.value for name, one in known if one.absent is not None}
     given = asdict(condition).items()
     return {name: value for name, value in given if name not in absent or value != absent[name]}
-
-
-def own_code(condition: Any, name: str) -> Any:
-    """What the module of a condition calls ``name``: imported by the runs that meet it alone."""
-    return getattr(import_module(condition.modules[0]), name)
 
 
 def parse_conditions(
@@ -400,3 +219,17 @@ def parse_conditions(
             else:
                 found[key] = make(entry.kind, found[key], place)
     return make(Conditions, found, where)
+
+
+def parse_attackers(value: Any, where: str, plugins: Sequence[Plugin]) -> AttackConfig:
+    """Who attacks; the other keys are those of the attack itself."""
+    given = dict(mapping(value, where))
+    own = {key: given.pop(key) for key in declared(AttackShare) if key in given}
+    asked = make(AttackShare, own, where)
+    attacks = offered_attacks(plugins)
+    if asked.type not in attacks:
+        raise ValueError(f"{where}: unknown attack {asked.type!r}{hint(asked.type, attacks)}")
+    found = AttackConfig(asked.type, asked.share, {}, attacks[asked.type])
+    known = found.kind.parameters
+    parameters = {key: parameter.default for key, parameter in known.items()}
+    return replace(found, parameters=parameters | checked(given, known, where))

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from fedsdg.experiment.kernel import not_compiled
-from fedsdg.federation.contribution import check_players
 from fedsdg.files import hint
 from fedsdg.methods.chosen import WEIGHT_DECAY
 
@@ -32,6 +31,18 @@ def _check_full(config: Config) -> None:
                 f"methods: {method.label} works on adapters, but with trainable: "
                 "full there are no adapters; remove the method, or set trainable to adapters"
             )
+
+
+def _check_players(players: int) -> None:
+    """Raise ``ValueError`` where exact Shapley values are out of reach."""
+    from fedsdg.federation.observers.shapley import MOST_PLAYERS  # imports torch
+
+    if players > MOST_PLAYERS:
+        raise ValueError(
+            f"federation.shapley is true, but exact Shapley values are enumerated for at most "
+            f"{MOST_PLAYERS} clients, and a round has {players}; lower "
+            "federation.clients_per_round, or write shapley: estimated"
+        )
 
 
 def check_folders(where: str, names: Iterable[str]) -> None:
@@ -94,7 +105,7 @@ def check_consistency(config: Config) -> None:
                 "to torch or auto"
             )
     if federation.shapley is True:
-        check_players(federation.clients_per_round)
+        _check_players(federation.clients_per_round)
     config.conditions.require_possible(federation.clients, federation.clients_per_round)
     for method in config.methods:
         wants = method.row.optimiser

@@ -15,9 +15,8 @@ from fedsdg.data.partition import Partition, PartitionSettings, partition_client
 from fedsdg.data.skew import parse_skew
 from fedsdg.experiment.loading import load_images
 from fedsdg.experiment.machine.devices import take_device
-from fedsdg.federation.local_training import Samples
-from fedsdg.models.backbones import Backbone
-from fedsdg.models.small_cnn import CnnArchitecture
+from fedsdg.federation.tasks import Samples
+from fedsdg.models import Backbone, CnnArchitecture
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import hashlib
+import importlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -41,12 +42,14 @@ ROOTS: tuple[Use, ...] = (
     ("fedsdg.models.backbones", "load_backbone"),
     ("fedsdg.experiment.material", "prepare_material"),
     ("fedsdg.experiment.runs", "execute"),
-    ("fedsdg.experiment.runs", "execute_together"),
 )
 
 #: What the package offers as a whole: its version, which another release changes and no result
 #: depends on, and doors for notebooks, through which no run goes.
 OFFERED = frozenset({"fedsdg"})
+
+#: Functions whose last argument is a class with which a value is compared.
+_COMPARE = ("isinstance", "setup.condition", "self.condition")
 
 #: Modules whose work is in the address by other means, so that neither they nor what they use
 #: count unless something else reaches it: what a config says (its hash), the tables (the rows),
@@ -54,13 +57,14 @@ OFFERED = frozenset({"fedsdg"})
 #: holds that of the data set), and this one (its outcome).
 ELSEWHERE = OFFERED | frozenset(
     {
-        "fedsdg.experiment.attackers",
         "fedsdg.experiment.conditions",
         "fedsdg.experiment.config",
         "fedsdg.experiment.run_config",
         "fedsdg.experiment.sections",
         "fedsdg.data.datasets",
         "fedsdg.data.partition",
+        "fedsdg.data.reading",
+        "fedsdg.data.sources",
         "fedsdg.methods.choices",
         "fedsdg.methods.declared",
         "fedsdg.methods.families",
@@ -103,10 +107,6 @@ def code_hash(
     found = reached(method, conditions, training, borrowed)
     digests = [one.digest for one in found.values()]
     digests += [method.text] if isinstance(method, Row) else []
-    kinds = {kind for one in _given(conditions) for kind in type(one).__mro__}
-    for kind in kinds:
-        if (source := _source(kind.__module__)) is not None:
-            digests += [one.digest for one in source.defined.get(kind.__name__, ())]
     return _hash_of(digests)
 
 
@@ -117,15 +117,19 @@ def reached(
     borrowed: Iterable[Path] = (),
 ) -> dict[Use, Definition]:
     """All definitions of the package that such a run may use and that count; see ``code_hash``."""
-    named = [*conditions.modules, *(name for row in training for name in row.modules)]
+    named = [name for row in training for name in row.modules]
     files = [*borrowed]
     if isinstance(method, Row):
         named += method.modules
     else:
         files += method
-    if conditions.attack is not None and conditions.attack.plugin is not None:
-        files += plugin_sources(conditions.attack.plugin.place)
-    roots = [*ROOTS, *(tuple(name.split(":")) for name in named)]
+    roots = [*ROOTS, *_classes(conditions)]
+    if conditions.attack is not None:
+        roots.append(("fedsdg.federation.conditions.attack", "Attackers"))
+        named += conditions.attack.modules
+        if conditions.attack.plugin is not None:
+            files += plugin_sources(conditions.attack.plugin.place)
+    roots += [tuple(name.split(":")) for name in named]
     for file in files:
         source = _read(file.read_bytes(), "", is_package=False)
         roots += [use for uses in source.imported.values() for use in uses]
@@ -143,9 +147,11 @@ def _hash_of(digests: Iterable[str]) -> str:
     return hashlib.sha256("\0".join(sorted(digests)).encode()).hexdigest()
 
 
-def _given(conditions: Conditions) -> list[Any]:
+def _classes(conditions: Conditions) -> list[Use]:
+    """The classes of the conditions that there are."""
     values = (getattr(conditions, entry.name) for entry in fields(conditions))
-    return [value for value in values if is_dataclass(value)]
+    kinds = [type(value) for value in values if is_dataclass(value)]
+    return [(kind.__module__, kind.__name__) for kind in kinds]
 
 
 # --- From definition to definition ----------------------------------------------------------------
@@ -201,8 +207,14 @@ def used_by(roots: Iterable[Use], elsewhere: frozenset[str] = ELSEWHERE) -> dict
             if _source(inner) is not None:
                 left.append((inner, *further))
             elif "__getattr__" in source.defined:
-                left.append((module,))
+                left.append(_served(module, name, further))
     return found
+
+
+def _served(module: str, name: str, further: list[str]) -> Use:
+    """Where a name is defined that a module hands on by its ``__getattr__``, as ``_HOMES`` says."""
+    home = getattr(importlib.import_module(module), "_HOMES", {}).get(name)
+    return (f"{module}.{home}", name, *further) if home else (module,)
 
 
 def _around(module: str) -> list[str]:
@@ -365,11 +377,21 @@ def _imported(node: ast.Import | ast.ImportFrom, module: str, is_package: bool) 
 
 
 def _uses(statement: ast.AST, known: Mapping[str, Use]) -> tuple[Use, ...]:
-    """What a statement uses of the names that are ``known`` to it."""
+    """What a statement uses of the names that are ``known`` to it.
+
+    Types of fields are left out, and classes that values are only compared with: the code of a
+    class runs if there is an instance, and what makes an instance uses the class.
+    """
     found: set[Use] = set()
     left = [statement]
     while left:
         node = left.pop()
+        if isinstance(node, ast.AnnAssign):
+            left += [node.target, *([node.value] if node.value else [])]
+            continue
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(_COMPARE):
+            left += [node.func, *node.args[:-1]]
+            continue
         names: list[str] = []
         start: Any = node
         while isinstance(start, ast.Attribute):

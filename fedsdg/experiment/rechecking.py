@@ -12,7 +12,7 @@ from fedsdg.experiment.material import make_partition, prepare_material
 from fedsdg.experiment.replay import Agreement, RecordedRun, recorded_runs, replay
 from fedsdg.files import sha256_json
 from fedsdg.files.places import ARENAS, RECORDS
-from fedsdg.models.backbones import load_backbone
+from fedsdg.models import load_backbone
 
 
 def sampled(runs: Sequence[RecordedRun], number: int, salt: str) -> list[RecordedRun]:

@@ -26,7 +26,6 @@ A run leaves a folder, `results/runs/EXPERIMENT/DATA/clients~K/SKEW/METHOD/seed~
 | `result.json` | evaluations, bytes, the whole config and its hashes |
 | `provenance.json` | commit, machine, versions, times: what may differ between equal runs |
 | `timings.parquet` | seconds of every round |
-| `trace.parquet` | losses and gates within rounds, where `training.trace_every` asks for them |
 | `models.safetensors` | the models, where `training.save` asks for them ([models.md](models.md)) |
 
 `fedsdg summarise` puts the runs of an experiment into four files in `results/summary/EXPERIMENT/`,
@@ -60,7 +59,6 @@ _MORE = "Where they say something."
 _ROWS: Mapping[str, Sequence[type]] = {
     "rounds": (records.Round, records.Evaluation),
     "clients": (records.Client,),
-    "trace": (records.Step,),
     "timings": (records.Seconds,),
 }
 

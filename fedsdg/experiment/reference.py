@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fedsdg.data.partition import PartitionSettings
 from fedsdg.data.sources import Source
-from fedsdg.experiment.attackers import Attackers
 from fedsdg.experiment.backbones.recipe import SOURCES
-from fedsdg.experiment.conditions import Conditions
+from fedsdg.experiment.conditions import AttackShare, Conditions
 from fedsdg.experiment.config import SECONDS, TRAINABLE
 from fedsdg.experiment.method_entries import OVERRIDES
 from fedsdg.experiment.sections import (
@@ -88,7 +87,7 @@ def config_page(
             text += "### Losses\n\n" + _choices("loss", choices["losses"])
     for name, one in declared(Conditions).items():
         if name == "attack":
-            text += _section("### `conditions.attack`", Attackers, choices)
+            text += _section("### `conditions.attack`", AttackShare, choices)
             text += "The other keys are those of the attack:\n\n"
             text += _choices("attack", choices["attacks"])
         elif one.holds_part:

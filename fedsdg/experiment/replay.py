@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from fedsdg.experiment.sections import (
     FederationConfig,
     TrainingConfig,
 )
-from fedsdg.federation.together import step_together
+from fedsdg.federation import rounds
 from fedsdg.files import differences
 from fedsdg.files.places import run_below
 from fedsdg.files.records import read_parquet
@@ -44,6 +45,14 @@ SAME_LOSS = 1e-4
 
 #: Columns in front of every table of a record.
 IDENTITY = ["experiment", "dataset", "clients", "skew", "method", "seed"]
+
+#: Keys that make no other experiment: which code computes a run, and keys of earlier releases: two
+#: that changed no result, and one of feddpa, whose value is the only one that there is today.
+_LEFT_OUT = {
+    "training": {"kernel"},
+    "federation": {"trace_every", "record_gates"},
+    "parameters": {"mixture"},
+}
 
 _SECTIONS = {
     "federation": FederationConfig,
@@ -127,9 +136,9 @@ def replay(
     recorded: RecordedRun,
     material: Material,
     partition: Partition,
-    rounds: int = ROUNDS,
+    most: int = ROUNDS,
 ) -> Agreement:
-    """Do the first ``rounds`` of a recorded run, as ``run`` describes it, and compare each number.
+    """Do the first ``most`` rounds of a recorded run, as ``run`` describes it, and compare them.
 
     What the run is made of (config, partition, backbone) is compared first; where it differs
     nothing is trained.
@@ -141,14 +150,13 @@ def replay(
         return Agreement(recorded.folder, tuple(found))
     torch.set_num_threads(run.training.threads)
     with repeatable(material.samples.images.device, tf32=run.training.precision == "tf32"):
-        federation = build(run, material, partition)
-        for round_ in range(1, min(rounds, run.federation.rounds) + 1):
-            step_together([federation], round_)
-    records = federation.records
+        setup = build(run, material, partition)
+        done = [record for _, record in islice(rounds.run(setup, *setup.initial()), most)]
+    of_clients = [row for record in done for row in record.clients]
     before = declared(TrainingConfig)["kernel"].absent
     assert before is not None
     kernels = config.get("training", {}).get("kernel", before.value), run.training.kernel
-    agreement = compared(recorded, records.rounds, records.clients, rounds)
+    agreement = compared(recorded, [record.round for record in done], of_clients, most)
     return replace(agreement, kernels=kernels if kernels[0] != kernels[1] else None)
 
 
@@ -156,12 +164,14 @@ def config_differences(run: RunConfig, recorded: Mapping[str, Any]) -> list[str]
     """Where the config of a recorded run is another than this one, a sentence each.
 
     A key that the record does not have yet stands for its default, or for the value that the key
-    declares as ``absent``. Which code computes a run is left out: it makes no other experiment.
+    declares as ``absent``.
     """
     here, there = run.to_dict(), dict(recorded)
     for config in (here, there):
-        training = config.get("training") or {}
-        config["training"] = {key: own for key, own in training.items() if key != "kernel"}
+        for name, left_out in _LEFT_OUT.items():
+            if run.plugin is None or name != "parameters":
+                section = config.get(name) or {}
+                config[name] = {k: value for k, value in section.items() if k not in left_out}
     known = {name: declared(section) for name, section in _SECTIONS.items()}
     known["parameters"] = find_row(run.method, run.plugin).parameters
     for name, keys in known.items():
@@ -201,12 +211,13 @@ def compared(
     recorded: RecordedRun,
     rounds_here: Iterable[Mapping[str, Any]],
     clients_here: Iterable[Mapping[str, Any]],
-    rounds: int,
+    most: int,
 ) -> Agreement:
-    """Recorded rows and those made here, up to round ``rounds``.
+    """Recorded rows and those made here, up to round ``most``.
 
     Whole numbers and truth values (who took part, with how many samples and steps) must be the
     same, and the losses of the first round agree within ``SAME_LOSS``, for runs to be pairs.
+    Gates are compared in rounds that are evaluated here.
     """
     exactly, largest, later = True, 0.0, 0.0
     found: list[str] = []
@@ -217,7 +228,7 @@ def compared(
     for name, table, here, key in tables:
         mine = {tuple(row[k] for k in key): row for row in here}
         theirs = {
-            tuple(row[k] for k in key): row for row in table.to_pylist() if row["round"] <= rounds
+            tuple(row[k] for k in key): row for row in table.to_pylist() if row["round"] <= most
         }
         if mine.keys() != theirs.keys():
             found.append(
@@ -226,11 +237,10 @@ def compared(
             )
             continue
         counted = [f.name for f in table.schema if _is_counted(f.type)]
-        # Which round's answers are recorded is known at the end of a run alone.
-        columns = [column for column in table.column_names if column != "answers"]
         for place, row in theirs.items():
             own = mine[place]
-            exactly &= all(_same(row[column], own.get(column)) for column in columns)
+            left_out = {"answers"} if "gates" in own else {"answers", "gates"}
+            exactly &= all(_same(row[c], own.get(c)) for c in row.keys() - left_out)
             where = ", ".join(f"{k} {v}" for k, v in zip(key, place, strict=True))
             found += [
                 f"{name}, {where}: {column} is {row[column]} in the record, but "

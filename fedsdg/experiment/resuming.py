@@ -1,43 +1,69 @@
-"""Running federations so that they survive: from their checkpoints on, and keeping new ones.
+"""Training a run so that it survives: from its newest checkpoint on, and keeping new ones."""
 
-Federations that train together (the seeds of a cell) are at the same round at any time: taken up
-again at different rounds, their rows would meet others in a pass, and differ in rounding.
-"""
-
-from __future__ import annotations
-
+import contextlib
+import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
-from fedsdg.federation.checkpoints import Checkpoints, InUse
-from fedsdg.federation.rounds import Federation
-from fedsdg.federation.together import require_alike, step_together
+from fedsdg.federation import rounds
+from fedsdg.federation.checkpoints import Checkpoints
+from fedsdg.federation.setup import Setup
+from fedsdg.files.columns import Column
+
+Progress = Callable[[int, Mapping[str, Any]], None]
+"""Called after each round with its number and its record."""
 
 
-class Effort:
-    """What a run has cost so far, over all processes that worked on it.
+@dataclass
+class Records:
+    """The rows of a run's tables so far, in JSON's types."""
 
-    Of the seconds that ``runs`` runs spend together, each is given its share. ``resumed_after``
-    lists the rounds after which it was taken up again.
-    """
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    clients: list[dict[str, Any]] = field(default_factory=list)
+    timings: list[dict[str, Any]] = field(default_factory=list)
+    columns: tuple[Column, ...] = ()
+    "declared columns beyond those that every run has"
 
-    def __init__(self, before: Mapping[str, Any] | None = None, runs: int = 1) -> None:
-        self._clock, self._busy, self._runs = time.perf_counter(), time.process_time(), runs
-        self._before = before or {
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the rows by table."""
+        return {"rounds": self.rounds, "clients": self.clients, "timings": self.timings}
+
+    def extend(self, tables: Mapping[str, list[dict[str, Any]]]) -> None:
+        """Append rows by table."""
+        for name, rows in self.tables().items():
+            rows += tables[name]
+
+
+class Cost:
+    """What a run has cost so far, over all processes that worked on it."""
+
+    def __init__(self) -> None:
+        """Begin to count."""
+        self._clock = time.perf_counter()
+        self._busy = time.process_time()
+        self._before: dict[str, Any] = {
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "wall_seconds": 0.0,
             "cpu_seconds": 0.0,
             "resumed_after": [],
         }
 
+    def resume(self, before: Mapping[str, Any], done: int) -> None:
+        """Add what earlier processes have spent on the rounds that are done."""
+        self._before = {**before, "resumed_after": [*before["resumed_after"], done]}
+
     def facts(self) -> dict[str, Any]:
-        """Start, seconds and resumptions until now, as plain JSON."""
-        wall = (time.perf_counter() - self._clock) / self._runs
-        busy = (time.process_time() - self._busy) / self._runs
+        """Return start, seconds, and the rounds after which the run was taken up again."""
+        wall = time.perf_counter() - self._clock
+        busy = time.process_time() - self._busy
         return {
             **self._before,
             "wall_seconds": self._before["wall_seconds"] + wall,
@@ -45,121 +71,167 @@ class Effort:
         }
 
 
-class Journey:
-    """One or several alike federations on their way to the last round, all at the same round.
+@contextlib.contextmanager
+def held(checkpoints: Checkpoints) -> Iterator[Checkpoints | None]:
+    """Hold the folder of checkpoints within the block.
 
-    ``make()`` builds them before their first round; ``checkpoints`` are theirs, in order.
-    ``federations`` are there from ``start`` on.
+    Yields:
+        The checkpoints; None if another process is at the same run.
+
+    Raises:
+        OSError: The folder cannot be written to.
+    """
+    folder = checkpoints.folder
+    with contextlib.ExitStack() as stack:
+        own: Checkpoints | None = checkpoints
+        try:
+            stack.enter_context(checkpoints.held())
+        except BlockingIOError:
+            _say(
+                f"another process is at the same run and holds {folder}; this one starts from the "
+                "beginning"
+            )
+            own = None
+        except OSError as error:
+            # On a file system without locks it is the user's care that one process does a run.
+            if not os.access(folder, os.W_OK):
+                raise OSError(
+                    error.errno,
+                    f"the folder of checkpoints {folder} cannot be written to "
+                    f"({error.strerror}); make it writable, or name another in FEDSDG_STORE",
+                ) from None
+        yield own
+
+
+class ResumableTraining:
+    """A run on its way to its last round, which goes on from its newest checkpoint.
+
+    A run that fails by itself (a part, a loss that is not finite) loses its checkpoints and starts
+    anew next time; one that the machine failed (memory, disk, device) keeps them.
     """
 
     def __init__(
-        self, make: Callable[[], Sequence[Federation]], checkpoints: Sequence[Checkpoints]
+        self,
+        build: Callable[[], Setup],
+        records: Records,
+        checkpoints: Checkpoints | None,
+        scratch: Path,
     ) -> None:
-        self._make = make
-        self._checkpoints = list(checkpoints)
-        self._efforts: list[Effort] = []
-        self._said: set[str] = set()
-        self._last = 0
-        self.federations: list[Federation] = []
+        """Put the federation together, as it is after the rounds that are done.
 
-    def run(
-        self, *, seconds: float, progress: Callable[[int, int, Mapping[str, Any]], None]
-    ) -> list[dict[str, Any]]:
-        """Run the rounds that are left and return what each run has cost in all (see ``Effort``).
+        Args:
+            build: Puts it together as it is before the first round.
+            records: Empty; it is filled round by round, so that a run that fails still shows how
+                far it came.
+            checkpoints: Those of the run, which are held; None: nothing is saved.
+            scratch: The folder for what clients keep, if it is too large for the memory.
 
-        ``progress(number of the federation, round, record)`` is called after each round.
-
-        The state is saved after the first round that ends ``seconds`` or more after it was last
-        saved, and at SIGINT and SIGTERM, which break off the round they meet and raise ``Stopped``.
-        When it is saved changes no result. A run that fails by itself (``ValueError``, a loss that
-        is not finite) loses its checkpoints and starts anew next time; one that the machine
-        failed (memory, disk, device) keeps them. A checkpoint that cannot be written stops nothing.
+        Raises:
+            ValueError: The run, or its checkpoint, does not go together.
         """
-        self._start()
-        saved_at = time.perf_counter()
-        schedule = self.federations[0].schedule
-        with stopped_by_signals() as check:
+        self.records = records
+        self.cost = Cost()
+        self.setup = _without_exit(build)
+        self.server, self.store = self.setup.initial(scratch)
+        self.done = 0
+        self._checkpoints = checkpoints
+        self._complained = False
+        records.columns = self.setup.declared_columns
+        if checkpoints is None:
+            return
+        restored = checkpoints.restore(self.setup, self.server, self.store)
+        if restored is not None:
+            self.done, self.server, saved = restored
+            records.extend(saved)
+            self.cost.resume(saved["cost"], self.done)
+            self.setup.batcher.clients_per_pass = saved["clients_per_pass"]
+            _say(f"going on after round {self.done} from the checkpoint in {checkpoints.folder}")
+
+    def run(self, seconds: float, progress: Progress) -> None:
+        """Run the rounds that are left.
+
+        The state is saved after the first round that ends so many seconds or more after it was
+        last saved, and when SIGINT or SIGTERM ends the run after the round that it meets. When it
+        is saved changes no result.
+
+        Args:
+            seconds: The time between checkpoints.
+            progress: Called after each round.
+
+        Raises:
+            Stopped: A signal ended the run.
+            ValueError: A part cannot work, or tried to end the program.
+            FloatingPointError: A loss is not finite.
+            MemoryError: Not even one client fits into memory.
+        """
+        setup = self.setup
+        checkpoints = self._checkpoints
+        with stopped_by_signals(at_once=False) as check:
             try:
-                for round_ in range(self._last + 1, schedule.rounds + 1):
-                    records = step_together(self.federations, round_)
-                    for number, record in enumerate(records):
-                        progress(number, round_, record)
+                for after, record in rounds.run(setup, self.server, self.store, self.done):
+                    self.server = after
+                    self._add(record)
+                    progress(self.done, record.round)
                     check()
-                    if round_ < schedule.rounds and time.perf_counter() - saved_at >= seconds:
-                        self._save()
-                        saved_at = time.perf_counter()
+                    last = self.done == setup.schedule.rounds
+                    if checkpoints is not None and not last and checkpoints.due(seconds):
+                        self._save(checkpoints)
             except Stopped as stop:
-                self._save()
-                sentence = "stopped before the first round was over; the same command starts anew"
-                if self._last:
-                    sentence = f"stopped; the same command goes on after round {self._last}"
+                sentence = "stopped; the same command starts anew"
+                if checkpoints is not None and self._save(checkpoints):
+                    sentence = f"stopped; the same command goes on after round {self.done}"
                 raise Stopped(stop.args[0], sentence) from None
             except (ValueError, FloatingPointError):
-                for checkpoints in self._checkpoints:
+                if checkpoints is not None:
                     checkpoints.remove()
                 raise
-        return self._facts()
+        for observer in setup.observers:
+            observer.complete(self.records.rounds, self.records.clients)
 
-    def _start(self) -> None:
-        """Build the federations and bring all of them to the newest round that all have kept."""
-        at_most: int | None = None
-        while True:
-            self.federations = list(self._make())
-            require_alike(self.federations)
-            found = [self._restore(number, at_most) for number in range(len(self._checkpoints))]
-            rounds = {one.rounds_done for one in self.federations}
-            if len(rounds) == 1:
-                break
-            at_most = min(rounds)
-        self._last = min(rounds)
-        if self._last:
-            folders = ", ".join(str(checkpoints.folder) for checkpoints in self._checkpoints)
-            self._say(f"going on after round {self._last} from the checkpoint in {folders}")
-        # One pass serves all of them, and one memory holds it.
-        for one in self.federations:
-            one.passes = self.federations[0].passes
-        for facts in found:
-            if facts is not None:
-                facts["resumed_after"] = [*facts["resumed_after"], self._last]
-                self.federations[0].passes.restore(facts)
-        self._efforts = [Effort(facts, len(found)) for facts in found]
+    def facts(self) -> dict[str, Any]:
+        """Return what the run has cost, and how many clients are trained together."""
+        return {**self.cost.facts(), "clients_per_pass": self.setup.batcher.clients_per_pass}
 
-    def _restore(self, number: int, at_most: int | None) -> dict[str, Any] | None:
-        if at_most == 0:
-            return None
-        checkpoints = self._checkpoints[number]
+    def _add(self, record: rounds.RoundRecord) -> None:
+        """Note a round that is done."""
+        self.done = record.round["round"]
+        self.records.rounds.append(record.round)
+        self.records.clients += record.clients
+        self.records.timings.append(record.timings)
+
+    def _save(self, checkpoints: Checkpoints) -> bool:
+        """Save the state, and return whether that was possible."""
+        content = {
+            **self.records.tables(),
+            "cost": self.cost.facts(),
+            "clients_per_pass": self.setup.batcher.clients_per_pass,
+        }
         try:
-            return checkpoints.restore(self.federations[number], self._say, at_most=at_most)
-        except InUse as error:
-            self._say(f"{error}; this one starts from the beginning")
-            return None
-
-    def _facts(self) -> list[dict[str, Any]]:
-        return [
-            {**effort.facts(), **one.passes.facts()}
-            for effort, one in zip(self._efforts, self.federations, strict=True)
-        ]
-
-    def _save(self) -> None:
-        done = self.federations[0].rounds_done
-        if done == self._last:
-            return
-        for one, checkpoints, facts in zip(
-            self.federations, self._checkpoints, self._facts(), strict=True
-        ):
-            try:
-                checkpoints.save(one, facts)
-            except OSError as error:
-                self._say(
+            checkpoints.save(self.done, self.setup, self.server, self.store, content)
+        except OSError as error:
+            if not self._complained:  # a full disk would be mentioned after every round
+                _say(
                     f"no checkpoint could be saved in {checkpoints.folder} ({error}); the run goes "
-                    "on, and would be taken up from an earlier one",
-                    about=str(checkpoints.folder),
+                    "on, and would be taken up from an earlier one"
                 )
-                return
-        self._last = done
+            self._complained = True
+            return False
+        return True
 
-    def _say(self, sentence: str, about: str = "") -> None:
-        """Say a sentence, or one of several about the same thing, once."""
-        if (about or sentence) not in self._said:  # a full disk would say so after every round
-            print(f"fedsdg: {sentence}", file=sys.stderr, flush=True)
-        self._said.add(about or sentence)
+
+def _without_exit(build: Callable[[], Setup]) -> Setup:
+    """Return the federation, or raise ValueError if a part tries to end the program."""
+    try:
+        return build()
+    except SystemExit as error:
+        if error.code == 128 + signal.SIGTERM:  # a signal ends the process
+            raise
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        raise ValueError(
+            f"before the first round: {frame.f_code.co_qualname} tried to end the program; let it "
+            "raise an error"
+        ) from error
+
+
+def _say(sentence: str) -> None:
+    print(f"fedsdg: {sentence}", file=sys.stderr, flush=True)

@@ -1,13 +1,10 @@
-"""One run from its config to its records: load, build, carry out, keep what was made."""
-
-from __future__ import annotations
+"""One run from its config to its records: load, build, train, keep what was made."""
 
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +15,21 @@ from fedsdg.data.partition import Partition
 from fedsdg.experiment.building import build
 from fedsdg.experiment.machine.gpu import repeatable
 from fedsdg.experiment.material import Material
-from fedsdg.experiment.resuming import Journey
+from fedsdg.experiment.resuming import Progress, Records, ResumableTraining, held
 from fedsdg.experiment.run_config import RunConfig
-from fedsdg.experiment.run_files import Assignment, address, write_tables, writer
+from fedsdg.experiment.run_files import address, write_run, write_tables
 from fedsdg.experiment.store import (
     MODELS,
+    Address,
     checkpoints_of,
     is_kept,
     keep_or_reuse,
     libraries,
-    made_otherwise,
     require_writable,
-    together_key,
 )
 from fedsdg.federation.checkpoints import Checkpoints
-from fedsdg.federation.rounds import Federation
-from fedsdg.federation.together import no_exit
 from fedsdg.files import note_spent
 from fedsdg.files.places import RUN_FILES
-
-Progress = Callable[[int, Mapping[str, Any]], None]
 
 
 def execute(
@@ -50,150 +42,110 @@ def execute(
     identity: Mapping[str, Any],
     progress: Progress = lambda *_: None,
     checkpoint_seconds: float = 30.0,
+    trace: int = 0,
 ) -> str | None:
-    """Do one run, or take it from the store, and write its records into ``folder``.
+    """Do one run, or take it from the store, and write its records.
 
-    A run that was killed or stopped goes on from its checkpoint, which lies beside the store and
-    is renewed at most every ``checkpoint_seconds``; its records are those of an undisturbed run.
+    A run that was killed or stopped goes on from its checkpoint, which lies beside the store; its
+    records are those of an undisturbed run. Any exception becomes a record with `status: failed`:
+    inside a grid a failed run is a row, not a hole. Failed runs are not kept in the store.
 
-    Returns None when it went well. Any exception becomes a record with ``status: failed``, and
-    its sentence is returned: inside a grid a failed run is a row, not a hole. Failed runs are not
-    kept in the store.
+    Args:
+        run: The run.
+        material: Images and backbone.
+        partition: Which client holds which sample.
+        folder: Where the records go.
+        store: The folder of finished runs.
+        identity: What names the run in its records.
+        progress: Called after each round.
+        checkpoint_seconds: The time between checkpoints.
+        trace: Print losses, penalties and gates of each batch whose number it divides; 0: none.
+
+    Returns:
+        None when it went well, else the sentence of its failure, which is recorded.
     """
-    one = Assignment(run, partition, folder, identity)
+    where = address(run, material, partition)
+    records = Records()
     try:
-        _carry_out([one], material, store, lambda _, *seen: progress(*seen), checkpoint_seconds)
+        _check_partition(run, material, partition)
+        _train_and_keep(
+            run, material, partition, where, store, records, progress, checkpoint_seconds, trace
+        )
+        _deliver(run, where, store, folder, identity)
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
-        return record_failure(run, error, folder, {**identity, **_hashes(one, material)})
+        return record_failure(run, error, folder, {**identity, **_hashes(where)}, records)
     return None
 
 
-def execute_together(
-    assignments: Sequence[Assignment],
+def _train_and_keep(
+    run: RunConfig,
     material: Material,
-    *,
+    partition: Partition,
+    where: Address,
     store: Path,
-    progress: Callable[[int, int, Mapping[str, Any]], None] = lambda *_: None,
-    checkpoint_seconds: float = 30.0,
-) -> list[str | None]:
-    """Do several runs that differ in their seed in one pass, each with records as if alone.
-
-    They equal runs made alone but for rounding, say so in their provenance (``seeds_together``),
-    and have addresses of their own in the store. What the store holds already, made alone or in
-    other company, is taken from there. A run that fails by itself takes the others out
-    of the pass: all are then done one by one. ``progress(number of the run, round, record)``.
-    Returns what ``execute`` would for each.
-    """
-    others = {replace(one.run, seed=0).hash for one in assignments}
-    if len(others) > 1:
-        raise ValueError("runs that train together may differ in their seed alone")
-
-    def alone(number: int) -> str | None:
-        one = assignments[number]
-        return execute(
-            one.run,
-            material,
-            one.partition,
-            one.folder,
-            store=store,
-            identity=one.identity,
-            progress=lambda *seen: progress(number, *seen),
-            checkpoint_seconds=checkpoint_seconds,
-        )
-
-    if len(assignments) == 1:
-        return [alone(0)]
-    outcomes: dict[int, str | None] = {}
-    seeds = [one.run.seed for one in assignments]
-    for number, one in enumerate(assignments):
-        made = made_otherwise(store, _key(one, material), seeds)
-        if made is not None:
-            _deliver(one, material, store / made)
-            outcomes[number] = None
-    left = [number for number in range(len(assignments)) if number not in outcomes]
-    group = [assignments[number] for number in left]
-    try:
-        if group:
-            _carry_out(
-                group,
-                material,
-                store,
-                lambda number, *seen: progress(left[number], *seen),
-                checkpoint_seconds,
-            )
-            outcomes |= dict.fromkeys(left)
-    except (ValueError, FloatingPointError) as error:
-        print(f"fedsdg: {error}; its seeds are now done one by one", file=sys.stderr, flush=True)
-        outcomes |= {number: alone(number) for number in left}
-    except Exception as error:
-        traceback.print_exc(file=sys.stderr)
-        for number, one in zip(left, group, strict=True):
-            facts = {**one.identity, **_hashes(one, material)}
-            outcomes[number] = record_failure(one.run, error, one.folder, facts)
-    return [outcomes[number] for number in range(len(assignments))]
-
-
-def _carry_out(
-    assignments: Sequence[Assignment],
-    material: Material,
-    store: Path,
-    progress: Callable[[int, int, Mapping[str, Any]], None],
+    records: Records,
+    progress: Progress,
     checkpoint_seconds: float,
+    trace: int,
 ) -> None:
-    """Train in one pass what the store lacks, keep it there, and deliver the records."""
-    torch.set_num_threads(assignments[0].run.training.threads)
-    seeds = [one.run.seed for one in assignments]
-    company = {"seeds_together": seeds} if len(seeds) > 1 else {}
-    for one in assignments:
-        _check_partition(one.run, material, one.partition)
-    keys = [together_key(_key(one, material), seeds) for one in assignments]
-    with ExitStack() as stack:
-        checkpoints = []
-        for one, key in zip(assignments, keys, strict=True):
-            made_for = {"config": one.run.to_dict(), **_hashes(one, material), **libraries()}
-            place = Checkpoints(checkpoints_of(store, key), {**made_for, **company})
-            checkpoints.append(stack.enter_context(closing(place)))
-        if not all(is_kept(store, key) for key in keys):
-            require_writable(store)
-            training = assignments[0].run.training
-            with repeatable(material.samples.images.device, tf32=training.precision == "tf32"):
-                federations, efforts = _train(
-                    assignments, material, checkpoints, checkpoint_seconds, progress
+    """Train a run and keep it in the store, if it is not there."""
+    torch.set_num_threads(run.training.threads)
+    made_for = {"config": run.to_dict(), **_hashes(where), **libraries()}
+    checkpoints = Checkpoints(checkpoints_of(store, where.key), made_for)
+    kept = is_kept(store, where.key)
+    if kept and trace:
+        print(
+            "fedsdg: the run is finished, so there is nothing to trace; to train it again, name "
+            "another store in FEDSDG_STORE",
+            file=sys.stderr,
+        )
+    # A run that was killed between its end and that of its checkpoints has left some.
+    if kept and not checkpoints.folder.is_dir():
+        return
+    require_writable(store)
+    with held(checkpoints) as own:
+        if not kept:
+            tf32 = run.training.precision == "tf32"
+            with repeatable(material.samples.images.device, tf32=tf32):
+                training = ResumableTraining(
+                    lambda: build(run, material, partition, trace=trace),
+                    records,
+                    own,
+                    # Beside the checkpoints, on the disk that the user chose.
+                    checkpoints.folder.parent,
                 )
-            for one, key, federation, effort in zip(
-                assignments, keys, federations, efforts, strict=True
-            ):
-                facts = {**company, **effort}
-                keep_or_reuse(store, key, writer(one, material, federation, facts))
-                _note_spent(federation, effort)
-        # Only when all are stored: until then they could not go on without one another.
-        for place, key in zip(checkpoints, keys, strict=True):
-            if place.folder.is_dir():
-                files.flush_folder(store / key)
-                place.remove()
-    for one, key in zip(assignments, keys, strict=True):
-        _deliver(one, material, store / key)
+                training.run(checkpoint_seconds, progress)
+            keep_or_reuse(
+                store, where.key, lambda place: write_run(place, run, material, where, training)
+            )
+            _note_spent(training)
+        if own is not None:
+            files.flush_folder(store / where.key)
+            own.remove()
 
 
-def _note_spent(federation: Federation, effort: Mapping[str, Any]) -> None:
+def _note_spent(training: ResumableTraining) -> None:
     """Note a run's processor time, divided as its seconds are."""
     clock: dict[str, float] = {
-        name: sum(row[f"{name}_seconds"] for row in federation.records.timings)
+        name: sum(row[f"{name}_seconds"] for row in training.records.timings)
         for name in ("train", "aggregate", "evaluate")
     }
     share = clock["evaluate"] / sum(clock.values())
-    note_spent("training", (1 - share) * effort["cpu_seconds"])
-    note_spent("evaluation", share * effort["cpu_seconds"])
+    seconds = training.facts()["cpu_seconds"]
+    note_spent("training", (1 - share) * seconds)
+    note_spent("evaluation", share * seconds)
 
 
-def _deliver(one: Assignment, material: Material, done: Path) -> None:
+def _deliver(
+    run: RunConfig, where: Address, store: Path, folder: Path, identity: Mapping[str, Any]
+) -> None:
     """Copy the records of a stored run to their place, their hashes last of all."""
-    folder = one.folder
+    done = store / where.key
     folder.mkdir(parents=True, exist_ok=True)
     (folder / files.HASHES).unlink(missing_ok=True)
     if not (done / MODELS).is_file():
-        # Of the run whose records were here before.
+        # They would be those of the run whose records were here before.
         (folder / MODELS).unlink(missing_ok=True)
     names = sorted(source.name for source in done.iterdir() if source.name != files.HASHES)
     for name in names:
@@ -201,32 +153,36 @@ def _deliver(one: Assignment, material: Material, done: Path) -> None:
             with files.atomic_path(folder / name) as temporary:
                 shutil.copyfile(done / name, temporary)
     outcome = files.read_json(done / "result.json")
-    described = {**_described(one.run), **one.identity, **_hashes(one, material)}
+    described = {**_described(run), **identity, **_hashes(where)}
     files.write_json(
         folder / "result.json", {**described, "status": "ok", "error": None, **outcome}
     )
     files.write_hashes(folder, names)
 
 
-def _hashes(one: Assignment, material: Material) -> dict[str, Any]:
-    """What of the address is no part of ``_described``."""
-    facts = asdict(address(one.run, material, one.partition))
-    del facts["config_hash"]
-    return facts
-
-
-def _key(one: Assignment, material: Material) -> str:
-    return address(one.run, material, one.partition).key
-
-
 def record_failure(
-    run: RunConfig, error: Exception, folder: Path, identity: Mapping[str, Any]
+    run: RunConfig,
+    error: Exception,
+    folder: Path,
+    identity: Mapping[str, Any],
+    records: Records | None = None,
 ) -> str:
-    """Write the records of a run that failed, as far as it came; returns the error's sentence."""
+    """Write the records of a run that failed, as far as it came.
+
+    Args:
+        run: The run.
+        error: Why it failed.
+        folder: Where the records go.
+        identity: What names the run in its records.
+        records: The rows of its tables so far; None: there are none.
+
+    Returns:
+        The sentence of the failure.
+    """
     message = f"{type(error).__name__}: {error}"
     for name in (files.HASHES, MODELS):
         (folder / name).unlink(missing_ok=True)
-    write_tables(folder, getattr(error, "federation", None))
+    write_tables(folder, records or Records())
     files.write_json(folder / "provenance.json", files.provenance())
     files.write_json(
         folder / "result.json",
@@ -240,7 +196,15 @@ def _described(run: RunConfig) -> dict[str, Any]:
     return {"config": run.to_dict(), "config_hash": run.hash}
 
 
+def _hashes(where: Address) -> dict[str, Any]:
+    """Return the hashes of an address that are no part of `_described`."""
+    facts = asdict(where)
+    del facts["config_hash"]
+    return facts
+
+
 def _check_partition(run: RunConfig, material: Material, partition: Partition) -> None:
+    """Raise ValueError unless the partition is the one that the run asks for."""
     if partition.facts["dataset_sha256"] != material.dataset_sha256:
         raise ValueError(
             f"the partition was made for another data set ({partition.facts['dataset']}) than "
@@ -262,31 +226,3 @@ def _check_partition(run: RunConfig, material: Material, partition: Partition) -
             f"the partition's test set is {test}, but the run wants partition.test: "
             f"{run.partition.test}; delete it and make it again with 'fedsdg partition'"
         )
-
-
-def _train(
-    assignments: Sequence[Assignment],
-    material: Material,
-    checkpoints: Sequence[Checkpoints],
-    checkpoint_seconds: float,
-    progress: Callable[[int, int, Mapping[str, Any]], None],
-) -> tuple[list[Federation], list[dict[str, Any]]]:
-    """The federations after their last round, and what each has cost."""
-
-    def make() -> list[Federation]:
-        # Beside the other checkpoints, on the disk that the user chose.
-        with no_exit("before the first round"):
-            return [
-                build(one.run, material, one.partition, scratch=kept.folder.parent)
-                for one, kept in zip(assignments, checkpoints, strict=True)
-            ]
-
-    journey = Journey(make, checkpoints)
-    try:
-        efforts = journey.run(seconds=checkpoint_seconds, progress=progress)
-    except Exception as error:
-        # What was recorded up to the failure is shown with it.
-        if len(journey.federations) == 1:
-            error.federation = journey.federations[0]  # type: ignore[attr-defined]
-        raise
-    return journey.federations, efforts

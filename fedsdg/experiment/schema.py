@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fedsdg.data.partition import PartitionSettings
 from fedsdg.data.sources import NUM_CLASSES, Source
-from fedsdg.experiment.attackers import Attackers
 from fedsdg.experiment.backbones.recipe import LETTERS, SOURCES
-from fedsdg.experiment.conditions import Conditions
+from fedsdg.experiment.conditions import AttackShare, Conditions
 from fedsdg.experiment.config import SECONDS, TRAINABLE
 from fedsdg.experiment.declared_data import ALL
 from fedsdg.experiment.method_entries import OVERRIDES
@@ -170,7 +169,7 @@ def _conditions(attacks: Mapping[str, ChoiceRow]) -> Schema:
     found: Schema = {}
     for name, one in declared(Conditions).items():
         found[name] = _section(one.kind) if one.holds_part else value_of(one)
-    who = {key: value_of(one) for key, one in declared(Attackers).items()}
+    who = {key: value_of(one) for key, one in declared(AttackShare).items()}
     found["attack"] = _typed(attacks, {**who, "type": NAME}, list(who))
     return closed({name: or_null(one) for name, one in found.items()})
 

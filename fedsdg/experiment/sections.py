@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from fedsdg.experiment.starts import StartFolder
-from fedsdg.federation.client_shares import clients_in
-from fedsdg.files.columns import Column
+from fedsdg.federation.conditions.condition import clients_in
 from fedsdg.methods.chosen import Chosen
-from fedsdg.models.adapter_config import AdapterSettings
+from fedsdg.models import AdapterSettings
 from fedsdg.parts import Absent, Range, part
 
 
@@ -37,13 +36,6 @@ class FederationConfig:
     own_images: Annotated[int | None, Range(1)] = None
     """null: clients are judged on all of their validation and test samples; or on at most so many
     of either, drawn at random once for each seed and the same for all methods"""
-    trace_every: Annotated[int, Range(0)] = 0
-    "0, or: write losses, penalties and gates of every n-th batch to `trace.parquet`"
-    record_gates: Annotated[Literal["every-round", "evaluations"], Absent("every-round")] = (
-        "every-round"
-    )
-    """in which rounds the gates of participants are recorded: in `every-round`, or in those that
-    are evaluated (`evaluations`), for smaller records"""
     shapley: Literal[False, True, "estimated"] = False
     """true: what each client's update of the last round was worth, by all coalitions of at most 10
     clients, and beside it an estimate from 50 random orders; `estimated`: the estimate alone, for
@@ -54,9 +46,6 @@ class FederationConfig:
     held_out: Annotated[float, Range(0, 1)] = 0.0
     """share of the clients that never train, rounded to whole clients (halves up), and are judged
     by themselves as clients that come new, in the last quarter of the rounds"""
-
-    #: What it adds to the records.
-    columns: ClassVar = (Column("clients", "held_out", "bool", "whether it never trains"),)
 
     def __post_init__(self) -> None:
         at = self.evaluate_at or ()

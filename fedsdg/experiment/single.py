@@ -11,16 +11,16 @@ from typing import Any
 
 from fedsdg.experiment.backbones import pretraining
 from fedsdg.experiment.backbones.made import require_made, take_recorded
-from fedsdg.experiment.building import require_start
 from fedsdg.experiment.config import Config
 from fedsdg.experiment.grid import backbone_file, division_of, kept_or_made
+from fedsdg.experiment.initial_model import require_start
 from fedsdg.experiment.loading import load_images
 from fedsdg.experiment.material import prepare_material
 from fedsdg.experiment.method_entries import MethodConfig
 from fedsdg.experiment.possible import require_possible
 from fedsdg.experiment.runs import Progress, execute
 from fedsdg.files.places import RUN, filled, partition_of
-from fedsdg.models.backbones import load_backbone
+from fedsdg.models import load_backbone
 
 #: From a title and the number of rounds to what is told of each round.
 Watch = Callable[[str, int], AbstractContextManager[Progress]]
@@ -77,11 +77,12 @@ def single(
     )
 
 
-def do(one: Single, store: Path, output: Path, watch: Watch) -> str | None:
+def do(one: Single, store: Path, output: Path, watch: Watch, *, trace: int = 0) -> str | None:
     """Do the run, or take it from the store, and write its records into ``output``.
 
     Returns None when it went well, else the sentence of its failure, which is recorded. ``store``:
-    the folder of finished runs; checkpoints lie beside it.
+    the folder of finished runs; checkpoints lie beside it. ``trace``: print losses, penalties and
+    gates of each client in every batch of such a number; 0: of none.
     """
     config = one.config
     source = config.source(one.dataset)
@@ -117,6 +118,7 @@ def do(one: Single, store: Path, output: Path, watch: Watch) -> str | None:
             identity=identity,
             progress=progress,
             checkpoint_seconds=config.checkpoint_seconds,
+            trace=trace,
         )
 
 

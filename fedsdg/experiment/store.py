@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -82,21 +82,6 @@ class Address:
                 "libraries": libraries(),
             }
         )
-
-
-def together_key(key: str, seeds: Sequence[int]) -> str:
-    """The address of a run that was trained in one pass with others: ``seeds`` names all of them.
-
-    Such a run differs in rounding from one made alone, and from one made in other company.
-    """
-    return key if len(seeds) == 1 else f"{key}.seeds~{'-'.join(map(str, seeds))}"
-
-
-def made_otherwise(store: Path, key: str, seeds: Sequence[int]) -> str | None:
-    """The address at which the run ``key`` is kept as made alone or in other company, or None."""
-    others = sorted(place.name for place in store.glob(f"{key}.seeds~*"))
-    names = [key, *(name for name in others if name != together_key(key, seeds))]
-    return next((name for name in names if is_kept(store, name)), None)
 
 
 def require_writable(store: Path) -> None:

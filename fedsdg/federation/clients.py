@@ -1,167 +1,148 @@
-"""Clients that train, one row each: what they begin with, and what they come back with."""
+"""The clients' side of a round: who takes part, what clients download, and what they keep."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import copy
+from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
+
+from fedsdg.federation.batches import Epochs, draw_epochs
+from fedsdg.federation.conditions.condition import Participation
+from fedsdg.federation.data_sharing import pooled_batches
+from fedsdg.federation.observers.observer import RoundView
+from fedsdg.federation.setup import Server, Setup
+from fedsdg.federation.store import ClientRows, PendingRows
+from fedsdg.federation.tasks import Phase, Tasks
+from fedsdg.rng import stream
 
 
-def _numbered(k: int) -> str:
-    return f"row {k}"
+def draw_cohort(setup: Setup, t: int) -> np.ndarray:
+    """Draw the clients of round t without replacement, among those that may train, sorted."""
+    generator = stream("cohort", setup.data.seed, t)
+    drawn = generator.choice(len(setup.trainable), setup.schedule.clients_per_round, replace=False)
+    return np.sort(setup.trainable[drawn])
 
 
-@dataclass(frozen=True)
-class Clients:
-    """M clients to be trained, one row each.
+def select_participants(setup: Setup, server: Server, t: int) -> Participation:
+    """Return who trains in round t: of the drawn clients those that nothing keeps from it."""
+    drawn = np.zeros(1, np.int64) if setup.sharing.central else draw_cohort(setup, t)
+    participation = Participation(drawn)
+    if setup.compute is not None:
+        busy = np.empty(0) if server.in_flight is None else server.in_flight.clients
+        free = drawn[~np.isin(drawn, busy)]
+        participation = Participation(free, row={"passed_over": len(drawn) - len(free)})
+    for condition in setup.conditions:
+        participation = condition.select_participants(setup, t, participation)
+    clients = participation.present
+    limits = None if setup.compute is None else setup.compute.limits(setup, clients)
+    if limits is None:
+        return participation
+    silent = clients[(limits == 0).any(axis=1)]
+    trains = limits.any(axis=1)
+    row = {**participation.row, **({"out_of_time": len(silent)} if len(silent) else {})}
+    return replace(
+        participation, present=clients[trains], silent=silent, limits=limits[trains], row=row
+    )
 
-    ``batches[k]`` are client k's sample indices, step by step; ``start`` [M, d] and ``private``
-    [M, d_p] its parameters; ``state[name]`` [M, d] what the terms keep for it, and what its
-    optimiser goes on from, where that is kept (``LocalWork.moments``); ``received[name]`` [M, d]
-    what its server sent beside the model. ``name(k)`` names client k in errors. ``gamma`` [M] is
-    every client's γ where ``LocalWork.stopping`` asks for it. Training begins at ``begin`` [M, d],
-    or at ``start`` where that is None: ``start`` is what clients have downloaded, and what the
-    terms refer to, in either case. ``budget`` [M, stages] are the most steps of each stage of their
-    training (see ``federation.budget``); None: all of their batches.
+
+def download(
+    setup: Setup,
+    server: Server,
+    kept: ClientRows,
+    clients: np.ndarray,
+    purpose: str,
+    t: int,
+    phases: tuple[Phase, ...],
+) -> Tasks:
+    """Return what clients would train in round t, after they have downloaded the server's model.
+
+    Args:
+        setup: The federation.
+        server: The server before the round.
+        kept: What clients keep.
+        clients: [M] who downloads.
+        purpose: The random stream of their batches.
+        t: The round.
+        phases: What they train.
     """
-
-    batches: Sequence[Sequence[np.ndarray]]
-    start: Tensor
-    private: Tensor
-    state: Mapping[str, Tensor] = field(default_factory=dict)
-    received: Mapping[str, Tensor] = field(default_factory=dict)
-    name: Callable[[int], str] = _numbered
-    gamma: np.ndarray | None = None
-    begin: Tensor | None = None
-    budget: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, chosen: np.ndarray) -> Clients:
-        """The clients in the rows ``chosen`` (int64), in that order."""
-        rows = torch.from_numpy(chosen).to(self.start.device)
-        name, numbers = self.name, chosen.tolist()
-        return Clients(
-            [self.batches[k] for k in numbers],
-            self.start[rows],
-            self.private[rows],
-            {key: value[rows] for key, value in self.state.items()},
-            {key: value[rows] for key, value in self.received.items()},
-            lambda k: name(numbers[k]),
-            None if self.gamma is None else self.gamma[chosen],
-            None if self.begin is None else self.begin[rows],
-            None if self.budget is None else self.budget[chosen],
-        )
-
-    @classmethod
-    def joined(cls, groups: Sequence[Clients]) -> Clients:
-        """The clients of all groups, one group after another."""
-        rows = [(group, k) for group in groups for k in range(len(group))]
-        first = groups[0]
-        gammas = [group.gamma for group in groups if group.gamma is not None]
-        begins = [group.start if group.begin is None else group.begin for group in groups]
-        elsewhere = any(group.begin is not None for group in groups)
-        budgets = [group.budget for group in groups if group.budget is not None]
-        return cls(
-            [own for group in groups for own in group.batches],
-            torch.cat([group.start for group in groups]),
-            torch.cat([group.private for group in groups]),
-            {key: torch.cat([group.state[key] for group in groups]) for key in first.state},
-            {key: torch.cat([group.received[key] for group in groups]) for key in first.received},
-            lambda k: rows[k][0].name(rows[k][1]),
-            np.concatenate(gammas) if gammas else None,
-            torch.cat(begins) if elsewhere else None,
-            np.concatenate(budgets) if budgets else None,
-        )
-
-    def within(self, stage: int, batches: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
-        """Of each client's ``batches`` those for which it has time in a stage of its training."""
-        if self.budget is None:
-            return [list(own) for own in batches]
-        steps = self.budget[:, stage].tolist()
-        return [list(own[:n]) for own, n in zip(batches, steps, strict=True)]
+    start = setup.downloads(server, clients)
+    private = kept.read("private", clients)
+    vectors = {name: kept.read(name, clients) for name in setup.kept_widths}
+    absent = torch.from_numpy(kept.counts.sent[clients] < kept.counts.sent.max())
+    for name in (name for term in setup.work.terms for name in term.reset_after_absence):
+        vectors[name][absent.to(vectors[name].device)] = 0
+    method = setup.personalisation
+    begin = start
+    if method.own_start != "initial":
+        new = torch.from_numpy(kept.counts.trained[clients] == 0).to(start.device)
+        private = torch.where(new[:, None], start, private)
+    if method.own_start == "mixture":
+        begin = torch.lerp(start, private, method.mixed_weight or 0.0)
+    if setup.own_starts is not None and t == 1 and purpose == "batches":
+        begin = setup.own_starts[torch.from_numpy(clients).to(start.device)]
+    received = setup.received(server)
+    epochs = max(phase.first + phase.epochs for phase in phases)
+    return Tasks(
+        clients=clients,
+        start=start,
+        begin=begin,
+        private=private,
+        kept=vectors,
+        received={name: vector.expand(len(clients), -1) for name, vector in received.items()},
+        batches=[draw_batches(setup, purpose, t, client, epochs) for client in clients.tolist()],
+        gamma=None if setup.stopping is None else setup.data.facts["gamma"][clients],
+    )
 
 
-@dataclass
-class LocalResult:
-    """What a cohort comes back with, one row or entry a client, in the order it was given.
+def draw_batches(setup: Setup, purpose: str, t: int, client: int, epochs: int) -> Epochs:
+    """Draw the batches of a client in round t; they do not depend on the other clients.
 
-    ``theta`` [M, d], ``private`` [M, d_p]; ``uploads`` and ``state`` from the terms ([M, d] each);
-    ``loss`` [M] mean task loss over a client's batches, NaN for a client that took no step;
-    ``steps``, ``samples`` [M]; ``trace`` records of every ``trace_every``-th batch. ``samples``
-    counts every forward and backward pass of a sample, so those of a stopping rule's gradients too;
-    ``steps`` counts training alone, ``measured`` [M] the batches whose gradient was only measured.
-    ``personal`` [M]: of the steps those of private parameters alone or of a model that stays.
+    Args:
+        setup: The federation.
+        purpose: The random stream, such as "batches" for training.
+        t: The round.
+        client: Its number.
+        epochs: Number of epochs.
+
+    Raises:
+        ValueError: The client has no sample.
     """
-
-    theta: Tensor
-    private: Tensor
-    uploads: dict[str, Tensor]
-    state: dict[str, Tensor]
-    loss: np.ndarray
-    steps: np.ndarray
-    samples: np.ndarray
-    measured: np.ndarray
-    personal: np.ndarray
-    trace: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def gradients(self) -> np.ndarray:
-        """[M] gradients of a batch that each client took: what its time went into."""
-        return self.steps + self.measured
-
-    def __getitem__(self, chosen: np.ndarray) -> LocalResult:
-        """The clients in the rows ``chosen`` (int64), in that order."""
-        rows = torch.from_numpy(chosen).to(self.theta.device)
-        place = {client: k for k, client in enumerate(chosen.tolist())}
-        return LocalResult(
-            self.theta[rows],
-            self.private[rows],
-            {key: value[rows] for key, value in self.uploads.items()},
-            {key: value[rows] for key, value in self.state.items()},
-            self.loss[chosen],
-            self.steps[chosen],
-            self.samples[chosen],
-            self.measured[chosen],
-            self.personal[chosen],
-            [
-                {**row, "client": place[row["client"]]}
-                for row in self.trace
-                if row["client"] in place
-            ],
+    size = setup.schedule.batch_size
+    shard = setup.data.train[client]
+    if not len(shard):
+        raise ValueError(
+            f"client {client} has no training sample; give each client some with "
+            "partition.min_samples"
         )
+    if setup.sharing.central and purpose == "batches":
+        pool = np.concatenate([setup.data.train[k] for k in setup.trainable])
+        cohorts = [draw_cohort(setup, past) for past in range(1, t + 1)]
+        counts = [epochs * int(setup.sizes[cohort].sum()) for cohort in cohorts]
+        return pooled_batches(pool, counts, size, setup.data.seed)
+    return draw_epochs(shard, size, epochs, stream(purpose, setup.data.seed, t, client))
 
-    @classmethod
-    def nobody(cls, clients: Clients) -> LocalResult:
-        """What no client at all comes back with."""
-        none = np.empty(0, dtype=np.int64)
-        state = dict(clients.state)
-        return cls(clients.start, clients.private, {}, state, np.empty(0), none, none, none, none)
 
-    @classmethod
-    def joined(cls, results: Sequence[LocalResult]) -> LocalResult:
-        """The clients of all results, one after another; the trace goes step by step."""
-        starts = np.cumsum([0, *(len(result.steps) for result in results)]).tolist()
-        trace = [
-            {**row, "client": row["client"] + start}
-            for start, result in zip(starts, results, strict=False)
-            for row in result.trace
-        ]
-        first = results[0]
-        return cls(
-            torch.cat([result.theta for result in results]),
-            torch.cat([result.private for result in results]),
-            {key: torch.cat([result.uploads[key] for result in results]) for key in first.uploads},
-            {key: torch.cat([result.state[key] for result in results]) for key in first.state},
-            np.concatenate([result.loss for result in results]),
-            np.concatenate([result.steps for result in results]),
-            np.concatenate([result.samples for result in results]),
-            np.concatenate([result.measured for result in results]),
-            np.concatenate([result.personal for result in results]),
-            sorted(trace, key=lambda row: row["step"]),
-        )
+def updated_rows(view: RoundView) -> PendingRows:
+    """Return what clients keep after a round.
+
+    Clients that sent nothing keep their previous term state. What a probe uploads under a name
+    that clients keep, they keep.
+    """
+    results = view.results
+    present = view.participation.present
+    sending = view.participation.sends
+    sends = torch.from_numpy(sending).to(results.theta.device)
+    rows = {name: value.clone() for name, value in view.tasks.kept.items()}
+    for name, value in results.kept.items():
+        # The optimiser of what is private goes on whatever is sent.
+        changed = torch.ones_like(sends) if name.startswith("private.") else sends
+        rows[name] = torch.where(changed[:, None], value.to(rows[name]), rows[name])
+    for probe in view.measured:
+        for name in probe.rows.keys() & rows.keys():
+            rows[name][sends] = probe.rows[name].to(rows[name])
+    rows["private"] = view.setup.own_rows(results)
+    counts = copy.deepcopy(view.store.counts)
+    counts.trained[present] = view.t
+    counts.sent[present[sending]] = view.t
+    counts.steps[present] += results.counts["steps"]
+    return PendingRows(view.store, present, rows, counts)

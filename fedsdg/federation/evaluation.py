@@ -1,395 +1,290 @@
-"""Evaluation: each client's own model on its own shards and on the test set as that client sees it.
-
-A client's own test shard is small: 22 digits give a standard error of 8 points. The global test
-set as the client sees it (``Seen``) is large, and all clients are judged on the same images. The
-global model alone is judged on the global test set and on validation samples.
-"""
-
-from __future__ import annotations
+"""Evaluation: clients' own models on their own samples, and on the test set as they see it."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedsdg.federation.local_work import Samples
-from fedsdg.federation.losses.loss import sample_weights
-from fedsdg.federation.memory import halving
-from fedsdg.federation.seen import Seen
-from fedsdg.models.interface import ScoringModel
-from fedsdg.models.parameters import Layout, views
+from fedsdg.federation.batches import split_batches
+from fedsdg.federation.clients import download
+from fedsdg.federation.observers.observer import RoundView
+from fedsdg.federation.records import add_gates, facts_of_client
+from fedsdg.federation.scoring import CLIENTS_PER_PASS, evaluate_logits, merged_weights
+from fedsdg.federation.setup import Server, Setup
+from fedsdg.federation.store import ClientRows, PendingRows
+from fedsdg.federation.tasks import Phase, Results
+from fedsdg.models import Layout
 
-#: Samples in one pass, and clients whose merged weights exist at the same time.
-CHUNK = 1024
-CLIENTS_PER_PASS = 25
-#: Numbers of the images in one pass on a CPU at most: of large images what comes of a pass outgrows
-#: the cache, and takes a gigabyte.
-CPU_NUMBERS = 2**19
+Answers = list[np.ndarray]
+"""For each model that was asked, [3, n]: class, 1 if it is right, cross-entropy of n samples."""
+EPOCHS_OF_NEW_CLIENTS = 2
+"""Epochs of private training for a client that never takes part, before it is evaluated."""
 
 
 @dataclass(frozen=True)
-class ClientAccuracies:
-    """Share of right answers per client on its validation and its test samples, [K] each.
+class EvaluationModels:
+    """The models with which K clients are evaluated."""
 
-    ``expected``: on the global test set as the client sees it, where that is known. ``right``: for
-    each client the images of that test set that its model gets right, bool [G]; False for those
-    that weigh nothing for it, about which it is not asked.
+    models: Tensor
+    "[U, d]"
+    which: np.ndarray
+    "int64 [K], the model of each client"
+    kept: ClientRows
+    "what is read of their private rows"
+    uses_private: np.ndarray
+    "bool [K], clients that have a private row to use"
+    steps: int = 0
+    "local steps that were taken for the evaluation and are discarded"
+
+    def after(self, results: Results, clients: np.ndarray, private: Tensor, **changed: Any) -> Self:
+        """Return the models after a training of some clients, with other private rows [n, d_p]."""
+        kept = PendingRows(self.kept, clients, {"private": private}, self.kept.counts)
+        steps = self.steps + int(results.counts["steps"].sum())
+        return replace(self, kept=kept, steps=steps, **changed)
+
+
+def evaluate(view: RoundView) -> None:
+    """Evaluate all honest clients after a round, and add to its records.
+
+    Clients that never train are evaluated in the last quarter of the rounds, apart from the others.
+
+    Raises:
+        FloatingPointError: A result is not finite.
     """
-
-    val: np.ndarray
-    test: np.ndarray
-    expected: np.ndarray | None = None
-    right: Sequence[np.ndarray] = ()
-
-    def __getitem__(self, chosen: np.ndarray) -> ClientAccuracies:
-        """Those of some clients (bool [K])."""
-        expected = None if self.expected is None else self.expected[chosen]
-        right = [own for own, some in zip(self.right, chosen, strict=False) if some]
-        return ClientAccuracies(self.val[chosen], self.test[chosen], expected, right)
-
-
-def _predictions(
-    model: ScoringModel,
-    samples: Samples,
-    shards: Sequence[np.ndarray],
-    weights: Mapping[str, Any],
-) -> list[np.ndarray]:
-    """For each client the classes that its model gives to the samples of its shard, int64."""
-    parts = _scores(model, samples, shards, weights, lambda logits, _: logits.argmax(1))
-    # Fetched once: a device need not wait for the host between two parts.
-    return _divided(torch.cat(parts).cpu().numpy(), shards)
-
-
-def _scores(
-    model: ScoringModel,
-    samples: Samples,
-    shards: Sequence[np.ndarray],
-    weights: Mapping[str, Any],
-    look: Callable[[Tensor, Tensor], Tensor],
-) -> list[Tensor]:
-    """``look(logits, labels)`` of the samples of all shards, at most ``CHUNK`` at a time.
-
-    Client k's model is asked about the samples of its shard.
-    """
-    index = torch.from_numpy(np.concatenate(shards)).to(samples.labels.device)
-    owner = np.repeat(np.arange(len(shards)), [len(shard) for shard in shards])
-
-    def with_parts_of(chunk: int) -> list[Tensor]:
-        found = []
-        for begin in range(0, len(index), chunk):
-            part = index[begin : begin + chunk]
-            counts = np.bincount(owner[begin : begin + chunk], minlength=len(shards)).tolist()
-            logits = model.forward(samples.images[part], counts, weights)
-            found.append(look(logits, samples.labels[part]))
-        return found
-
-    size = CHUNK
-    if samples.images.device.type == "cpu":
-        size = min(size, max(1, CPU_NUMBERS // samples.images[0].numel()))
-    return halving(with_parts_of, size)
-
-
-class KnownScores:
-    """Stands in for a model whose scores are known: its images are its scores [B, classes]."""
-
-    def effective_weights(
-        self, parameters: Mapping[str, Tensor], private: bool = True
-    ) -> Mapping[str, Any]:
-        """Nothing is needed."""
-        return {}
-
-    def forward(self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Any]) -> Tensor:
-        """The scores themselves."""
-        return images
-
-
-@torch.no_grad()
-def known_scores(
-    model: ScoringModel,
-    layout: Layout,
-    samples: Samples,
-    groups: Sequence[np.ndarray],
-    theta: Tensor,
-    private: Tensor,
-) -> Samples:
-    """The scores that one model gives to the samples of ``groups``, each computed once.
-
-    Args:
-        model: The model whose parameters are given.
-        layout: The order of these parameters.
-        samples: All samples.
-        groups: Sample numbers, computed group by group in this order; later groups may repeat some.
-        theta: [d] communicated parameters.
-        private: [d_p] private parameters.
-
-    Returns:
-        Samples for ``KnownScores``, with scores [N, classes] in place of images; NaN for samples in
-        none of the groups.
-    """
-    parameters = {
-        **views(theta[None], layout.communicated),
-        **views(private[None], layout.private),
+    setup = view.setup
+    regular = setup.honest & ~setup.held_out
+    new = setup.honest & setup.held_out & (4 * view.t > 3 * setup.schedule.rounds)
+    trained = (view.kept.counts.trained > 0) | setup.sharing.central
+    downloads = downloaded_models(setup, view.after, view.kept)
+    models = evaluation_models(view, downloads, regular, new)
+    clients = np.flatnonzero(regular | new)
+    lists = _samples_of_clients(setup, clients)
+    members = np.flatnonzero(regular & setup.layout.global_model)
+    which = downloads.which[members]
+    users = [members[which == number] for number in np.unique(which)]
+    first = np.array([some[0] for some in users], dtype=np.int64)
+    common = [_samples_of_server(setup, some) for some in users]
+    if models.steps or setup.layout.own_parameters:
+        given = answers(setup, models, clients, lists)
+        given += answers(setup, downloads, first, common)
+    else:  # Clients use the models of the server: each is asked once about an image.
+        given = answers(setup, models, np.append(clients, first), lists + common)
+    found = _accuracies(setup, clients, given)
+    columns = {
+        **means_over_clients(setup, found, regular, new, trained),
+        **_global_metrics(setup, users, given[len(clients) :]),
     }
-    weights = model.effective_weights(parameters)
-    left = np.ones(len(samples.labels), dtype=bool)
-    found: Tensor | None = None
-    for group in groups:
-        new = group[left[group]]
-        new = new[np.sort(np.unique(new, return_index=True)[1])]
-        left[new] = False
-        if not len(new):
-            continue
-        scores = torch.cat(_scores(model, samples, [new], weights, lambda logits, _: logits))
-        if found is None:
-            found = scores.new_full((len(left), scores.shape[1]), math.nan)
-        found[torch.from_numpy(new).to(found.device)] = scores
-    assert found is not None
-    return Samples(found, samples.labels)
-
-
-def _divided(values: np.ndarray, shards: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """What belongs to each shard of values that stand shard by shard."""
-    return np.split(values, np.cumsum([len(shard) for shard in shards])[:-1])
-
-
-@torch.no_grad()
-def personal_accuracies(
-    model: ScoringModel,
-    layout: Layout,
-    samples: Samples,
-    val: Sequence[np.ndarray],
-    test: Sequence[np.ndarray],
-    theta: Tensor,
-    private: Callable[[Tensor], Tensor],
-    trained: Tensor,
-    seen: Seen | None = None,
-    judged: np.ndarray | None = None,
-) -> ClientAccuracies:
-    """Accuracy of every client's own model on its own validation and test samples.
-
-    With ``seen`` also the expected accuracy, Σ_i w_ki [model_k(x_ki) = y_ki] over the images of the
-    global test set as client k sees them.
-
-    ``theta`` is [d], one model for all, or [K, d], a model each. ``private(clients)`` are the rows
-    [n, d_p] of some clients.
-    A client with ``trained`` False has no private branch yet and is judged with θ alone. ``judged``
-    (bool [K]; None: all): whose accuracies are wanted; those of others are NaN.
-    """
-    clients = len(val)
-    judged = np.ones(clients, dtype=bool) if judged is None else judged
-    val, test = _of_some(val, judged), _of_some(test, judged)
-    whole, seen = seen, None if seen is None else that_count(seen, judged)
-    shards = [np.concatenate([val[k], test[k]]) for k in range(clients)]
-    answers: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * clients
-    looked: list[np.ndarray] = list(answers)
-    if theta.dim() == 1 and layout.own_parameters == 0:
-        # One model serves everybody: one set of weights, all samples as if of one client.
-        anybody = private(torch.zeros(1, dtype=torch.int64))
-        weights = model.effective_weights(
-            {**views(theta[None], layout.communicated), **views(anybody, layout.private)}
-        )
-        flat = _predictions(model, samples, [np.concatenate(shards)], weights)[0]
-        answers = _divided(flat, shards)
-        if seen is not None:
-            # Of an image that many clients see the one model need be asked once.
-            images, place = np.unique(np.concatenate(seen.index), return_inverse=True)
-            flat = _predictions(model, samples, [images], weights)[0]
-            looked = _divided(flat[place.ravel()], seen.index)
-    else:
-        models = theta.expand(clients, -1) if theta.dim() == 1 else theta
-        for with_branch in (True, False):
-            mine = (trained.cpu() == with_branch) & torch.from_numpy(judged)
-            chosen = torch.nonzero(mine).flatten()
-            for group in chosen.split(CLIENTS_PER_PASS):
-                if not len(group):
-                    continue
-                place = group.to(models.device)
-                parameters = {
-                    **views(models[place], layout.communicated),
-                    **views(private(group), layout.private),
-                }
-                # Merged once for what the clients have and what they see.
-                weights = model.effective_weights(parameters, private=with_branch)
-                numbers = group.tolist()
-                own = _predictions(model, samples, [shards[k] for k in numbers], weights)
-                for k, classes in zip(numbers, own, strict=True):
-                    answers[k] = classes
-                if seen is not None:
-                    index = [seen.index[k] for k in numbers]
-                    found = _predictions(model, samples, index, weights)
-                    for k, classes in zip(numbers, found, strict=True):
-                        looked[k] = classes
-    labels = samples.labels.cpu().numpy()
-    right = [answers[k] == labels[shards[k]] for k in range(clients)]
-    accuracies = ClientAccuracies(
-        val=np.array([_share(right[k][: len(val[k])]) for k in range(clients)]),
-        test=np.array([_share(right[k][len(val[k]) :]) for k in range(clients)]),
-    )
-    if whole is None or seen is None:
-        return accuracies
-    answered = _right(whole, seen, looked, judged)
-    return replace(accuracies, expected=_expected(whole, answered, judged), right=answered)
-
-
-def _share(right: np.ndarray) -> float:
-    """The share of right answers, NaN of none."""
-    return float(right.mean()) if len(right) else math.nan
-
-
-def _of_some(arrays: Sequence[np.ndarray], judged: np.ndarray) -> list[np.ndarray]:
-    """The arrays of the judged clients, empty ones for the others."""
-    return [own if wanted else own[:0] for own, wanted in zip(arrays, judged, strict=True)]
-
-
-def that_count(seen: Seen, judged: np.ndarray) -> Seen:
-    """What the judged clients see, without images that weigh nothing: of classes one lacks."""
-    there = [(own > 0) & wanted for own, wanted in zip(seen.weights, judged, strict=True)]
-
-    def left(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return [array[some] for array, some in zip(arrays, there, strict=True)]
-
-    return Seen(left(seen.index), left(seen.labels), left(seen.weights))
-
-
-def _right(
-    whole: Seen, asked: Seen, classes: Sequence[np.ndarray], judged: np.ndarray
-) -> list[np.ndarray]:
-    """For each client which images of ``whole`` it gets right, bool [G].
-
-    ``classes``: its answers about the images of ``asked``, which ``that_count`` made of ``whole``.
-    """
-    found = []
-    for weights, labels, own, wanted in zip(
-        whole.weights, asked.labels, classes, judged, strict=True
-    ):
-        right = np.zeros(len(weights), dtype=bool)
-        if wanted:
-            right[weights > 0] = own == labels
-        found.append(right)
-    return found
-
-
-def _expected(seen: Seen, right: Sequence[np.ndarray], judged: np.ndarray) -> np.ndarray:
-    """Σ of the weights of what each client gets right, [K]; NaN for those that are not judged."""
-    # Rounded once, whatever the order: the same on every CPU.
-    each = zip(seen.weights, right, judged, strict=True)
-    return np.array([math.fsum(own[some]) if wanted else math.nan for own, some, wanted in each])
-
-
-@torch.no_grad()
-def global_metrics(
-    model: ScoringModel,
-    layout: Layout,
-    samples: Samples,
-    test: np.ndarray,
-    theta: Tensor,
-    private: Tensor,
-) -> tuple[float, float]:
-    """(accuracy, mean cross-entropy) of θ_g [d] alone on the samples ``test``.
-
-    ``private`` [d_p] only completes the names; its branch is left out.
-    """
-    parameters = {
-        **views(theta[None], layout.communicated),
-        **views(private[None], layout.private),
-    }
-    weights = model.effective_weights(parameters, private=False)
-    right: list[Tensor] = []
-
-    def look(logits: Tensor, labels: Tensor) -> Tensor:
-        right.append((logits.argmax(1) == labels).sum())
-        return cross_entropy(logits, labels, reduction="sum")
-
-    parts = _scores(model, samples, [test], weights, look)
-    # Of a call that was tried again the last answers count.
-    count = sum(torch.stack(right[-len(parts) :]).tolist())
-    return count / len(test), sum(torch.stack(parts).tolist()) / len(test)
-
-
-@torch.no_grad()
-def losses(
-    model: ScoringModel,
-    layout: Layout,
-    samples: Samples,
-    shards: Sequence[np.ndarray],
-    theta: Tensor,
-    private: Tensor,
-    loss: Callable[..., Tensor],
-) -> Tensor:
-    """Return the mean loss of each model on its own shard.
-
-    Args:
-        model: The model whose parameters are given.
-        layout: The order of these parameters.
-        samples: All samples.
-        shards: Sample numbers by model; several models may name the same.
-        theta: [n, d] communicated parameters, a row for each model.
-        private: [n, d_p] private parameters.
-        loss: The loss of each sample, as in ``LocalWork``. Where it weighs samples, the sum of
-            their losses is divided by the sum of their weights.
-
-    Returns:
-        [n] float64.
-    """
-    found: list[Tensor] = []
-    for group in torch.arange(len(shards)).split(CLIENTS_PER_PASS):
-        place = group.to(theta.device)
-        parameters = {
-            **views(theta[place], layout.communicated),
-            **views(private[place], layout.private),
+    for name, value in columns.items():
+        if not math.isfinite(value):
+            raise FloatingPointError(f"round {view.t}: {name} is {value}; lower the learning rates")
+    view.row |= {**columns, "evaluation_steps": models.steps}
+    view.row["personal_steps"] += models.steps
+    for client in clients.tolist():
+        view.clients.setdefault(client, facts_of_client(setup, view.t, client))
+        view.clients[client] |= {
+            "drawn": bool(trained[client]),
+            "steps": int(view.kept.counts.steps[client]),
+            **{name: float(values[client]) for name, values in found.items()},
         }
-        weights = model.effective_weights(parameters)
-        own = [shards[k] for k in group.tolist()]
-        owner = np.repeat(np.arange(len(own)), [len(shard) for shard in own])
-        each = _scores(model, samples, own, weights, partial(loss, reduction="none"))
-        sums = np.bincount(owner, torch.cat(each).double().cpu().numpy(), minlength=len(own))
-        index = torch.from_numpy(np.concatenate(own)).to(samples.labels.device)
-        counts = sample_weights(loss, samples.labels, index)
-        found.append(torch.from_numpy(sums / np.bincount(owner, counts, minlength=len(own))))
-    return torch.cat(found).to(theta.device)
+    add_gates(view)
+    view.evaluation = models
 
 
-def summary(
-    accuracies: ClientAccuracies,
-    test_sizes: np.ndarray,
-    judged: np.ndarray,
-    drawn: np.ndarray,
-    groups: Mapping[str, np.ndarray] | None = None,
-) -> dict[str, float]:
-    """Personal metrics over the clients that are ``judged``: mean, deviation, worst decile, others.
+def _samples_of_clients(setup: Setup, clients: np.ndarray) -> list[np.ndarray]:
+    """Return what clients' models are asked about; images that weigh nothing are left out."""
+    data, views = setup.data, setup.test_views
+    return [np.concatenate([data.val[k], data.test[k], views.images(k)]) for k in clients]
 
-    ``judged``, ``drawn`` and each of ``groups`` are bool [K]. The deviation is over clients
-    (divisor n). The worst decile is the mean of the ⌈m/10⌉ lowest of the m judged clients that have
-    ever been ``drawn``, and absent where none has. ``groups`` are clients whose expected accuracy
-    is reported apart, as ``expected_accuracy_{name}``.
+
+def _samples_of_server(setup: Setup, users: np.ndarray) -> np.ndarray:
+    """Return the global test set, and the validation samples of the users of a model after it."""
+    return np.concatenate([setup.data.global_test, *[setup.data.val[k] for k in users]])
+
+
+def _accuracies(setup: Setup, clients: np.ndarray, given: Answers) -> dict[str, np.ndarray]:
+    """Return accuracies on validation, test and global test samples, [K] each, by column."""
+    data = setup.data
+    val, test, expected = np.full((3, setup.num_clients), np.nan)
+    for client, (classes, right, _) in zip(clients, given, strict=False):
+        ends = np.cumsum([len(data.val[client]), len(data.test[client])])
+        val[client] = right[: ends[0]].mean()
+        test[client] = right[ends[0] : ends[1]].mean()
+        expected[client] = setup.test_views.accuracy(client, classes[ends[1] :])
+    return {"val_accuracy": val, "test_accuracy": test, "expected_accuracy": expected}
+
+
+def evaluation_models(
+    view: RoundView, downloads: EvaluationModels, regular: np.ndarray, new: np.ndarray
+) -> EvaluationModels:
+    """Return the models with which clients are evaluated after a round; none is fed back.
+
+    Usually a client uses what it would download with what it keeps. With fine-tuning it tunes a
+    copy first. With `refresh`, and for clients that never take part, what is private is trained
+    alone on the downloaded model first.
+
+    Args:
+        view: The round.
+        downloads: What clients would download.
+        regular: bool [K], evaluated clients that may take part.
+        new: bool [K], evaluated clients that never do.
     """
-    own = accuracies[judged]
-    found = {
-        "personal_accuracy": float(own.test.mean()),
-        "personal_std": float(own.test.std()),
-        "personal_accuracy_weighted": float(np.average(own.test, weights=test_sizes[judged])),
-        "val_accuracy": float(own.val.mean()),
-    }
-    counted = judged & drawn
-    if counted.any():
-        found["personal_worst_decile"] = _worst_decile(accuracies.test[counted])
-    if accuracies.expected is None or own.expected is None:
+    setup = view.setup
+    trained = view.kept.counts.trained > 0
+    found = replace(downloads, uses_private=trained)
+    epochs, head_alone = setup.personalisation.tuning
+    if epochs:
+        tuned = np.flatnonzero(~setup.held_out | new)
+        layout = setup.layout.of_copy(head_alone)
+        results = _train(view, found, "evaluation", tuned, Phase(epochs), layout)
+        copies = downloads.models[torch.from_numpy(downloads.which)].clone()
+        copies[torch.from_numpy(tuned).to(copies.device)] = results.theta
+        return found.after(
+            results, tuned, results.private, models=copies, which=np.arange(len(copies))
+        )
+    if not setup.layout.trains_private:
         return found
-    found["expected_accuracy"] = float(own.expected.mean())
-    found["expected_std"] = float(own.expected.std())
-    if counted.any():
-        found["expected_worst_decile"] = _worst_decile(accuracies.expected[counted])
-    for name, chosen in (groups or {}).items():
-        if chosen.any():
-            found[f"expected_accuracy_{name}"] = float(accuracies.expected[chosen].mean())
+    for purpose, chosen, epochs in (
+        ("refresh", regular & trained, setup.schedule.refresh),
+        ("new-clients", new, EPOCHS_OF_NEW_CLIENTS),
+    ):
+        if epochs and chosen.any():
+            clients = np.flatnonzero(chosen)
+            results = _train(view, found, purpose, clients, setup.own_phase(epochs), setup.layout)
+            uses_private = found.uses_private | chosen
+            own = setup.own_rows(results)
+            found = found.after(results, clients, own, uses_private=uses_private)
     return found
 
 
-def _worst_decile(values: np.ndarray) -> float:
+def _train(
+    view: RoundView,
+    models: EvaluationModels,
+    purpose: str,
+    clients: np.ndarray,
+    phase: Phase,
+    layout: Layout,
+) -> Results:
+    """Train clients for an evaluation."""
+    setup = view.setup
+    tasks = download(setup, view.after, models.kept, clients, purpose, view.t, (phase,))
+    return setup.batcher.train(setup, layout, tasks, (phase,), f"round {view.t}, {purpose}")
+
+
+def downloaded_models(setup: Setup, server: Server, kept: ClientRows) -> EvaluationModels:
+    """Return the distinct models that clients would download, used without private rows."""
+    mixing = setup.rule.mixing(server.state, np.arange(setup.num_clients))
+    mixtures, which = np.unique(mixing, axis=0, return_inverse=True)
+    models = server.models
+    if len(models) > 1:
+        models = torch.from_numpy(mixtures).to(models) @ models
+    return EvaluationModels(models, which.ravel(), kept, np.zeros(setup.num_clients, dtype=bool))
+
+
+def answers(
+    setup: Setup, models: EvaluationModels, clients: np.ndarray, lists: Sequence[np.ndarray]
+) -> Answers:
+    """Return for each client what its model says of the samples of its list.
+
+    A model that clients share is asked once about each sample.
+
+    Args:
+        setup: The federation.
+        models: The models of all clients.
+        clients: [n] client numbers.
+        lists: Sample numbers for each of the n clients.
+    """
+    shared = not setup.layout.own_parameters
+    kinds = models.which[clients] if shared else models.uses_private[clients]
+    found: dict[int, np.ndarray] = {}
+    for kind in np.unique(kinds):
+        users = np.flatnonzero(kinds == kind)
+        for some in split_batches(users, None if shared else CLIENTS_PER_PASS):
+            asked = [lists[k] for k in some]
+            distinct, position = np.unique(np.concatenate(asked), return_inverse=True)
+            tasks = [distinct] if shared else asked
+            who = clients[some[: len(tasks)]]
+            theta = models.models[torch.from_numpy(models.which[who])]
+            private = models.kept.read("private", who)
+            weights = merged_weights(setup, theta, private, private=shared or bool(kind))
+            values = torch.cat(evaluate_logits(setup, weights, tasks, _answer)).cpu().numpy().T
+            ends = np.cumsum([len(numbers) for numbers in asked])[:-1]
+            answered = np.split(values[:, position.ravel()] if shared else values, ends, axis=1)
+            found |= dict(zip(some.tolist(), answered, strict=True))
+    return [found[k] for k in range(len(clients))]
+
+
+def _answer(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return class, whether it is right, and cross-entropy, float64 [B, 3]."""
+    classes = logits.argmax(1)
+    losses = cross_entropy(logits, labels, reduction="none")
+    return torch.stack([classes.double(), (classes == labels).double(), losses.double()], 1)
+
+
+def _global_metrics(setup: Setup, users: list[np.ndarray], given: Answers) -> dict[str, float]:
+    """Return accuracy and loss of the server's model on the global test set.
+
+    If there are several models, they are means over clients of the model that each downloads.
+    """
+    if not users:
+        return {}
+    test = len(setup.data.global_test)
+    found = []
+    for some, (_, right, losses) in zip(users, given, strict=True):
+        means = [right[:test].mean(), losses[:test].mean(), right[test:].mean()]
+        found.append([*means, len(some), len(right) - test])
+    accuracy, loss, val_accuracy, sizes, val_sizes = np.array(found).T
+    return {
+        "global_accuracy": float(np.average(accuracy, weights=sizes)),
+        "global_loss": float(np.average(loss, weights=sizes)),
+        "global_val_accuracy": float(np.average(val_accuracy, weights=val_sizes)),
+    }
+
+
+def means_over_clients(
+    setup: Setup,
+    accuracies: Mapping[str, np.ndarray],
+    regular: np.ndarray,
+    new: np.ndarray,
+    trained: np.ndarray,
+) -> dict[str, float]:
+    """Return means over the evaluated clients, and over groups of them.
+
+    Args:
+        setup: The federation.
+        accuracies: [K] on validation, test and global test samples, by column.
+        regular: bool [K], evaluated clients that may take part.
+        new: bool [K], evaluated clients that never do.
+        trained: bool [K], clients that have taken part.
+    """
+    sizes = setup.data.test_sizes[regular]
+    personal = accuracies["test_accuracy"]
+    expected = accuracies["expected_accuracy"]
+    means = {
+        "personal_accuracy": personal[regular].mean(),
+        "personal_std": personal[regular].std(),
+        "personal_accuracy_weighted": np.average(personal[regular], weights=sizes),
+        "val_accuracy": accuracies["val_accuracy"][regular].mean(),
+        "expected_accuracy": expected[regular].mean(),
+        "expected_std": expected[regular].std(),
+    }
+    if (regular & trained).any():
+        means["personal_worst_decile"] = worst_decile(personal[regular & trained])
+        means["expected_worst_decile"] = worst_decile(expected[regular & trained])
+    groups = {"new": new}
+    if "conflicts" in setup.data.facts:
+        differs = setup.data.facts["conflicts"]
+        groups |= {"a": regular & ~differs, "b": regular & differs}
+    for name, members in groups.items():
+        if members.any():
+            means[f"expected_accuracy_{name}"] = expected[members].mean()
+    return {name: float(value) for name, value in means.items()}
+
+
+def worst_decile(values: np.ndarray) -> float:
+    """Return the mean of the lowest tenth of values [n], at least of one."""
     return float(np.sort(values)[: math.ceil(len(values) / 10)].mean())

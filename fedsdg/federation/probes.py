@@ -1,142 +1,140 @@
-"""What clients measure beside training, for a rule that decides by it.
+"""What clients measure beside training for a rule that requests it (`UploadRequest`)."""
 
-A rule knows no data. A method may therefore name probes: before training, of the models that the
-server holds; after training, of what came of it. What they measure is uploaded with the update.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.federation.clients import LocalResult
-from fedsdg.federation.cohorts import Shards
-from fedsdg.federation.evaluation import losses
-from fedsdg.federation.local_work import Samples
-from fedsdg.models.interface import ClientModel
-from fedsdg.models.parameters import Layout
-from fedsdg.parts import Range, part
+from fedsdg.aggregation.types import UploadRequest
+from fedsdg.federation.batches import all_batches
+from fedsdg.federation.client_axis import select
+from fedsdg.federation.micro_batches import rows_per_pass
+from fedsdg.federation.scoring import mean_losses
+from fedsdg.federation.setup import Server, Setup
+from fedsdg.federation.tasks import Results, Tasks
+from fedsdg.models import leaves
 from fedsdg.rng import stream
 
-
-@dataclass(frozen=True)
-class Scene:
-    """A round as a probe sees it: M clients, each with what it has downloaded.
-
-    ``start`` [M, d]; ``private`` [M, d_p]; ``models`` [C, d] of the server; ``loss``: that of the
-    run, by sample. ``in_time[k]``: the training samples for whose gradients the k-th client has
-    time; None: all.
-    """
-
-    model: ClientModel
-    layout: Layout
-    samples: Samples
-    shards: Shards
-    seed: int
-    round: int
-    clients: np.ndarray
-    start: Tensor
-    private: Tensor
-    models: Tensor
-    loss: Callable[..., Tensor]
-    in_time: Sequence[np.ndarray] | None = None
-
-    def losses(self, shards: Sequence[np.ndarray], theta: Tensor, private: Tensor) -> Tensor:
-        """Return the mean loss [n] of model k, θ [n, d] and private [n, d_p], on ``shards[k]``."""
-        return losses(self.model, self.layout, self.samples, shards, theta, private, self.loss)
-
-    def own(self, k: int) -> np.ndarray:
-        """The training samples of the k-th client."""
-        return self.shards.train[int(self.clients[k])]
-
-    def for_gradients(self, k: int) -> np.ndarray:
-        """The training samples on which the k-th client takes gradients."""
-        return self.own(k) if self.in_time is None else self.in_time[k]
+MOST = 128
+"""Samples in one backward pass of the Fisher information; larger passes are no faster."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a probe found: ``numbers[name]`` [M, width], ``vectors[name]`` [M, d] of the model's
-    parameters, and how many models of the server each client has downloaded for it."""
+    """What M clients have measured."""
 
-    numbers: Mapping[str, Tensor] = field(default_factory=dict)
-    vectors: Mapping[str, Tensor] = field(default_factory=dict)
+    rows: dict[str, Tensor] = field(default_factory=dict)
+    "[M, width] by name"
     models_down: int = 0
+    "models that each client has downloaded for it"
+    gradients: np.ndarray | int = 0
+    "[M] batches of which each has taken gradients"
 
 
-class Probe:
-    """The neutral probe: measures nothing, neither before training nor after."""
+def measure(
+    setup: Setup, server: Server, request: UploadRequest, t: int, tasks: Tasks, results: Results
+) -> Measured:
+    """Return what the clients of round t measure for one request.
 
-    #: Whether it cannot do without samples that the server holds.
-    needs_benchmark: ClassVar[bool] = False
-    #: Passes over a client's training samples in which it takes gradients, after its training.
-    gradient_epochs: ClassVar[int] = 0
-
-    def before(self, scene: Scene) -> Measured:
-        """Of what the clients have downloaded."""
-        return Measured()
-
-    def after(self, scene: Scene, local: LocalResult) -> Measured:
-        """Of what training came to."""
-        return Measured()
-
-
-@part
-class ModelScores(Probe):
-    """Every client's training loss under models of the server: ``scores`` [M, C].
-
-    Which models a client tries, other than its own, is drawn in each round; the others have no
-    score (NaN). Rounds in which nothing is tried cost nothing.
+    Args:
+        setup: The federation.
+        server: The server before the round.
+        request: What is measured.
+        t: The round.
+        tasks: What each of M clients trained.
+        results: What it returned.
     """
-
-    sample: Annotated[int | None, Range(1)] = None
-    "l, models that a client tries in a round; null: all"
-    rounds: Annotated[int | None, Range(0)] = None
-    "rounds in which models are tried, from the first; null: all"
-
-    def before(self, scene: Scene) -> Measured:
-        if self.rounds is not None and scene.round > self.rounds:
-            return Measured()
-        many = len(scene.models)
-        scores = scene.start.new_full((len(scene.clients), many), torch.nan, dtype=torch.float64)
-        tried = [self._tried(scene, k, many) for k in range(len(scene.clients))]
-        for k, chosen in enumerate(tried):
-            shards = [scene.own(k)] * len(chosen)
-            private = scene.private[k].expand(len(chosen), -1)
-            place = torch.from_numpy(chosen).to(scores.device)
-            scores[k, place] = scene.losses(shards, scene.models[place], private)
-        return Measured({"scores": scores}, models_down=max(map(len, tried), default=0))
-
-    def _tried(self, scene: Scene, k: int, many: int) -> np.ndarray:
-        if self.sample is None:
-            return np.arange(many)
-        client = int(scene.clients[k])
-        others = np.delete(np.arange(many), client)
-        draw = stream("probe", scene.seed, scene.round, client)
-        return np.sort(draw.choice(others, min(self.sample, len(others)), replace=False))
+    if request.kind == "scores":
+        return model_scores(setup, server, request, t, tasks)
+    if request.kind == "losses":
+        return cross_losses(setup, tasks, results)
+    return fisher_information(setup, tasks, results)
 
 
-@part
-class CrossLosses(Probe):
-    """Each side's model on the other side's data (FOCUS, Chen et al. 2020).
+def model_scores(
+    setup: Setup, server: Server, request: UploadRequest, t: int, tasks: Tasks
+) -> Measured:
+    """Return `scores` [M, C], each client's training loss under models of the server.
 
-    ``global_loss`` [M, 1]: the downloaded model on the client's training samples.
-    ``benchmark_loss`` [M, 1]: the client's trained model on the server's benchmark samples.
+    A client tries its own and `request.sample` others; the rest is NaN.
     """
+    if request.rounds is not None and t > request.rounds:
+        return Measured()
+    count = len(server.models)
+    scores = server.models.new_full((len(tasks), count), torch.nan, dtype=torch.float64)
+    tried = np.arange(count)
+    for row, client in enumerate(tasks.clients.tolist()):
+        if request.sample is not None:
+            others = np.delete(np.arange(count), client)
+            generator = stream("probe", setup.data.seed, t, client)
+            size = min(request.sample, len(others))
+            tried = np.sort(generator.choice(others, size, replace=False))
+        place = torch.from_numpy(tried).to(scores.device)
+        shards = [setup.data.train[client]] * len(tried)
+        private = tasks.private[row].expand(len(tried), -1)
+        scores[row, place] = mean_losses(setup, shards, server.models[place], private)
+    return Measured({"scores": scores}, models_down=len(tried))
 
-    needs_benchmark: ClassVar[bool] = True
 
-    def before(self, scene: Scene) -> Measured:
-        own = [scene.own(k) for k in range(len(scene.clients))]
-        found = scene.losses(own, scene.start, scene.private)
-        return Measured({"global_loss": found[:, None]})
+def cross_losses(setup: Setup, tasks: Tasks, results: Results) -> Measured:
+    """Return each side's loss on the other side's data (FOCUS, Chen et al. 2020).
 
-    def after(self, scene: Scene, local: LocalResult) -> Measured:
-        shared = [scene.shards.benchmark] * len(scene.clients)
-        found = scene.losses(shared, local.theta, local.private)
-        return Measured({"benchmark_loss": found[:, None]})
+    `global_loss` [M, 1] is that of the downloaded model on the client's training samples,
+    `benchmark_loss` [M, 1] that of the trained model on the server's samples.
+    """
+    shards = [setup.data.train[client] for client in tasks.clients]
+    benchmark = [setup.data.benchmark] * len(tasks)
+    rows = {
+        "global_loss": mean_losses(setup, shards, tasks.start, tasks.private)[:, None],
+        "benchmark_loss": mean_losses(setup, benchmark, results.theta, results.private)[:, None],
+    }
+    return Measured(rows)
+
+
+def fisher_information(setup: Setup, tasks: Tasks, results: Results) -> Measured:
+    """Return I_k = sum_i w_i (grad l_i)^2 / sum_i w_i at theta_k, and I_k theta_k (FedCurv).
+
+    [M, d] each, of the communicated row; w are the weights of samples in the loss.
+    """
+    shards = [setup.data.train[client] for client in tasks.clients]
+    batches = setup.batches_per_epoch(tasks.clients)
+    if tasks.limits is not None:
+        batches = tasks.limits[:, len(setup.stages) - 1]
+        pairs = zip(tasks.batches, batches.tolist(), strict=True)
+        in_time = [all_batches(epochs)[:most] for epochs, most in pairs]
+        shards = [np.sort(np.concatenate(given)) for given in in_time]
+    index = np.concatenate(shards)
+    owner = np.repeat(np.arange(len(shards)), [len(shard) for shard in shards])
+    mass = setup.samples.masses(index)
+    fisher = torch.zeros_like(results.theta)
+    size = min(MOST, rows_per_pass(setup, setup.layout, 1))
+    for begin in range(0, len(index), size):
+        chunk = slice(begin, begin + size)
+        squares = _squared_gradients(setup, results, index[chunk], owner[chunk], mass[chunk])
+        for row in np.unique(owner[chunk]):
+            fisher[row] += squares[torch.from_numpy(owner[chunk] == row)].sum(0)
+    fisher /= torch.from_numpy(np.bincount(owner, mass)).to(fisher)[:, None]
+    return Measured({"fisher": fisher, "fisher_theta": fisher * results.theta}, gradients=batches)
+
+
+def _squared_gradients(
+    setup: Setup, results: Results, index: np.ndarray, owner: np.ndarray, mass: np.ndarray
+) -> Tensor:
+    """Return mass times the squared gradient [n, d] of each sample's loss at its owner's model.
+
+    Every sample is a client of its own for the length of one backward pass.
+    """
+    theta = select(results.theta, owner)
+    gradients = torch.zeros_like(theta)
+    named = leaves(theta, gradients, setup.layout.communicated)
+    named |= leaves(select(results.private, owner), None, setup.layout.private)
+    images = select(setup.samples.images, index)
+    labels = select(setup.samples.labels, index)
+    # The loss comes multiplied by its weight w, whose square would count w twice.
+    divisors = torch.from_numpy(mass).sqrt().to(labels.device)
+    counts = [1] * len(index)
+    weights = setup.model.effective_weights(named)
+    losses = setup.model.losses(images, labels, divisors, counts, weights, setup.work.loss)
+    losses.sum().backward()
+    return gradients.square_()

@@ -1,92 +1,81 @@
-"""How many bytes a round sends, measured on the messages themselves."""
+"""How many bytes a round sends, measured on serialised messages.
 
-from __future__ import annotations
+A message is made of communicated parameters; private factors and gates have no place in it.
+"""
 
-import functools
-from collections.abc import Mapping
-from typing import NamedTuple
+from functools import lru_cache
 
 import numpy as np
-import torch
-from torch import Tensor
+from safetensors.numpy import save
 
-from fedsdg.federation.messages import serialise, serialise_entries
-from fedsdg.models.parameters import Layout
-
-
-class Traffic(NamedTuple):
-    """Bytes of a whole cohort in one round, from the server and to it."""
-
-    down: int = 0
-    up: int = 0
+from fedsdg.federation.conditions.quantisation import Quantisation
+from fedsdg.federation.observers.observer import RoundView
+from fedsdg.models import Layout
 
 
-def traffic(
-    layout: Layout,
-    model: Tensor,
-    received: Mapping[str, Tensor],
-    uploaded: Tensor,
-    vectors: Mapping[str, Tensor],
-    numbers: Mapping[str, Tensor],
-    *,
-    models_tried: int = 0,
-    partial: np.ndarray | None = None,
-    lost: int = 0,
-    round_: int = 1,
-    in_step: int = 0,
-    quantised: int = 0,
-    of_bytes: int = 0,
-) -> Traffic:
-    """What a cohort of M clients sends and gets.
+def add_traffic(view: RoundView) -> None:
+    """Add the bytes that all clients of a round upload and download to its record."""
+    central = view.setup.sharing.central
+    view.row["bytes_up"] = 0 if central else _bytes_up(view)
+    view.row["bytes_down"] = 0 if central else _bytes_down(view)
 
-    Each gets a ``model`` [d], the vectors ``received`` [d] beside it, and ``models_tried`` further
-    models; it sends its row of ``uploaded`` [M, d], of each of the ``vectors`` [M, d], and of the
-    ``numbers`` [M, …]. ``partial`` [M]: how many entries of the model it lacks (None: all).
-    ``lost``: clients beside them that got the model, and left before they sent anything.
-    Where parameters train in turns, clients send those of ``round_``, and ``in_step`` of them, who
-    took part in the round before, lack only those of that one. ``quantised`` of the clients send
-    a message ``of_bytes`` in place of their row of ``uploaded``, and the rest beside it.
+
+def _bytes_down(view: RoundView) -> int:
+    setup = view.setup
+    layout = setup.layout
+    senders = view.sent.clients
+    whole = message_bytes(layout, ("",))
+    first = message_bytes(layout, ("", *setup.received(view.before)))
+    others = view.participation.left + len(view.participation.silent)
+    tried = sum(probe.models_down for probe in view.measured)
+    down = (len(senders) + others) * first + len(senders) * tried * whole
+    entries = setup.rule.partial(view.before.state, senders, layout.d)
+    if entries is not None:
+        for count in entries[entries < layout.d].tolist():
+            down -= max(0, whole - _bytes_of_entries(layout.d, count))
+    if layout.turns and setup.compute is None and view.t > 1:
+        # Clients of the round before lack only what changed in it.
+        present = int((view.store.counts.trained[senders] == view.t - 1).sum())
+        down -= present * (whole - message_bytes(layout.of_round(view.t - 1), ("",)))
+    return down
+
+
+def _bytes_up(view: RoundView) -> int:
+    layout = view.setup.layout.of_round(view.t)
+    widths = {name: x.shape[1] for name, x in view.sent.rows.items() if name != "update"}
+    vectors = tuple(name for name, width in widths.items() if width == layout.d)
+    numbers = tuple(item for item in widths.items() if item[0] not in vectors)
+    each = message_bytes(layout, ("", *vectors), numbers)
+    quantisation = view.setup.condition(Quantisation)
+    if quantisation is None:
+        return len(view.sent) * each
+    weak = int(view.setup.data.facts["weak"][view.sent.clients].sum())
+    quantised = message_bytes(layout, vectors, numbers) + quantisation.message_bytes(layout)
+    return (len(view.sent) - weak) * each + weak * quantised
+
+
+@lru_cache(maxsize=256)
+def message_bytes(
+    layout: Layout, vectors: tuple[str, ...], numbers: tuple[tuple[str, int], ...] = ()
+) -> int:
+    """Return the bytes of a safetensors message; a message of nothing has none.
+
+    Args:
+        layout: Of the parameters; those that do not train are not sent.
+        vectors: Names of vectors [d] of parameters; the model or its update is called "".
+        numbers: Name and count of further numbers in float64.
     """
-    clients = len(uploaded)
-    whole = _length({"": model}, layout)
-    first = _length({"": model, **received}, layout)
-    down = (clients + lost) * first + clients * models_tried * whole
-    if partial is not None:
-        # Which entries they are makes no message longer or shorter.
-        vector, places = model.cpu(), torch.arange(layout.d)
-        few = partial[partial < layout.d].tolist()
-        sizes = [len(serialise_entries(vector, places < count)) for count in few]
-        down -= sum(max(0, whole - size) for size in sizes)
-    if in_step:
-        down -= in_step * (whole - _length({"": model}, layout.of_round(round_ - 1)))
-    if not clients:
-        return Traffic(down)
-    sent = {"": uploaded[0], **{name: rows[0] for name, rows in vectors.items()}}
-    told = {name: rows[0] for name, rows in numbers.items()}
-    up = clients * _length(sent, layout.of_round(round_), told)
-    if quantised:
-        beside = {name: rows for name, rows in sent.items() if name}
-        rest = _length(beside, layout.of_round(round_), told)
-        up += quantised * (rest + of_bytes) - quantised * (up // clients)
-    return Traffic(down, up)
+    tensors = {name: np.zeros(count) for name, count in numbers}
+    for vector in vectors:
+        for spec in layout.communicated:
+            if spec.trainable:
+                name = f"{vector}.{spec.name}" if vector else spec.name
+                tensors[name] = np.zeros(spec.shape, dtype=np.float32)
+    return len(save(tensors)) if tensors else 0
 
 
-def _length(
-    vectors: Mapping[str, Tensor], layout: Layout, told: Mapping[str, Tensor] | None = None
-) -> int:
-    """Bytes of `serialise` of the same, which names, shapes and dtypes alone decide."""
-    kinds = tuple((name, vector.dtype) for name, vector in vectors.items())
-    extra = tuple((name, x.dtype, tuple(x.shape)) for name, x in (told or {}).items())
-    return _serialised(kinds, layout, extra)
-
-
-@functools.lru_cache(maxsize=256)
-def _serialised(
-    kinds: tuple[tuple[str, torch.dtype], ...],
-    layout: Layout,
-    extra: tuple[tuple[str, torch.dtype, tuple[int, ...]], ...],
-) -> int:
-    """The length of a real message of zeros, made once for each kind of message."""
-    vectors = {name: torch.zeros(layout.d, dtype=dtype) for name, dtype in kinds}
-    told = {name: torch.zeros(shape, dtype=dtype) for name, dtype, shape in extra}
-    return len(serialise(vectors, layout, told))
+@lru_cache(maxsize=4096)
+def _bytes_of_entries(d: int, count: int) -> int:
+    """Return the bytes of `count` of d entries: one bit for each entry, and the values."""
+    bits = np.zeros(-(-d // 8), dtype=np.uint8)
+    return len(save({"entries": bits, "values": np.zeros(count, dtype=np.float32)}))

@@ -166,29 +166,6 @@ class Client:
     "its local steps so far, over all rounds"
 
 
-class Step:
-    """A local step of a client, where it is traced."""
-
-    round = pa.int32()
-    "round, from 1"
-    client = pa.int32()
-    "number of the client, 0 … K−1"
-    step = pa.int32()
-    "local step of the client"
-    task_loss = pa.float64()
-    "loss without penalties"
-    gate_penalty = pa.float64()
-    "Σ_l m_l of Eq. 5, without λ₁"
-    private_penalty = pa.float64()
-    "‖θ_p‖² of Eq. 5, without λ₂"
-    gate_min = pa.float64()
-    "smallest of its gates"
-    gate_mean = pa.float64()
-    "mean of its gates"
-    gate_max = pa.float64()
-    "largest of its gates"
-
-
 class Seconds:
     """The time that a round took."""
 
@@ -209,7 +186,6 @@ def columns_in(row: type) -> list[tuple[str, pa.DataType]]:
 
 ROUNDS_SCHEMA = pa.schema([*columns_in(Round), *columns_in(Evaluation)])
 CLIENTS_SCHEMA = pa.schema(columns_in(Client))
-TRACE_SCHEMA = pa.schema(columns_in(Step))
 TIMINGS_SCHEMA = pa.schema(columns_in(Seconds))
 #: What evaluation yields for one round, over all clients.
 METRICS = tuple(name for name, _ in columns_in(Evaluation))

@@ -5,10 +5,8 @@ from __future__ import annotations
 from fedsdg.aggregation.rules.fedcurv import FedCurv
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.scaffold import Scaffold
-from fedsdg.federation.objectives.control_variates import ControlVariates
-from fedsdg.federation.objectives.curvature import Curvature
-from fedsdg.federation.objectives.proximal import Proximal
 from fedsdg.federation.stopping import Inexactness
+from fedsdg.federation.terms import ControlVariates, Curvature, Proximal
 from fedsdg.methods.method import Method
 
 FAMILY = "Averaging"

@@ -40,6 +40,7 @@ class Choice:
     source: str = ""
 
     def __post_init__(self) -> None:
+        """Refuse a class in place of a part, and what is no part."""
         name = type(self.part).__name__
         if isinstance(self.part, type):
             name = self.part.__name__

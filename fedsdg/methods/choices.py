@@ -8,21 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from fedsdg.federation.environment.attacks.blind_replacement import BlindReplacement
-from fedsdg.federation.environment.attacks.corruption import Corruption
-from fedsdg.federation.environment.attacks.gaussian import Gaussian
-from fedsdg.federation.environment.attacks.inner_product import InnerProduct
-from fedsdg.federation.environment.attacks.label_flip import LabelFlip
-from fedsdg.federation.environment.attacks.little_is_enough import LittleIsEnough
-from fedsdg.federation.environment.attacks.replacement import Replacement
-from fedsdg.federation.environment.attacks.scaling import Scaling
-from fedsdg.federation.environment.attacks.sign_flip import SignFlip
-from fedsdg.federation.losses.cross_entropy import CrossEntropy
-from fedsdg.federation.losses.focal import Focal
-from fedsdg.federation.optimisers.adagrad import Adagrad
-from fedsdg.federation.optimisers.adam import Adam
-from fedsdg.federation.optimisers.adamw import AdamW
-from fedsdg.federation.optimisers.sgd import Sgd
+from fedsdg.federation.conditions.attack import (
+    BlindReplacement,
+    Corruption,
+    Gaussian,
+    InnerProduct,
+    LabelFlip,
+    LittleIsEnough,
+    Replacement,
+    Scaling,
+    SignFlip,
+)
+from fedsdg.federation.losses import CrossEntropy, Focal
+from fedsdg.federation.optimisers import Adagrad, Adam, AdamW, Sgd
 from fedsdg.methods.choice import Choice
 
 OPTIMISERS: Mapping[str, Choice] = MappingProxyType(

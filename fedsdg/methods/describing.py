@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from fedsdg.federation.asked import modules_asked
-from fedsdg.federation.environment.attackers import Attack
-from fedsdg.federation.losses.loss import Loss
-from fedsdg.federation.optimisers.optimiser import RowOptimiser
+from fedsdg.federation.conditions.attack import Attack
+from fedsdg.federation.losses import Loss
+from fedsdg.federation.optimisers import RowOptimiser
 from fedsdg.methods.choices import ATTACKS, LOSSES, OPTIMISERS, Choice
 from fedsdg.methods.declared import ChoiceRow, Row, to_plain
 from fedsdg.methods.families import FAMILIES, METHODS
@@ -20,7 +19,7 @@ from fedsdg.methods.method import Method
 from fedsdg.parts import declared, is_part
 
 #: Fields of a row that hold parts.
-_PARTS = ("rule", "objective", "personalisation", "stopping", "pooling")
+_PARTS = ("rule", "objective", "personalisation", "stopping", "sharing")
 
 
 def row_of(method: Method, family: str = "") -> Row:
@@ -46,7 +45,7 @@ def row_of(method: Method, family: str = "") -> Row:
         terms=tuple(type(term).__name__ for term in method.terms),
         personalisation=type(method.personalisation).__name__,
         keeps=_summary(type(method.personalisation)),
-        modules=tuple(sorted({*_modules(method.slots), *modules_asked(method.rule)})),
+        modules=tuple(sorted(set(_modules(method.slots)))),
         text=text_of(method),
     )
 
@@ -58,10 +57,10 @@ def _summary(kind: type) -> str:
 
 
 def _modules(parts: Any) -> list[str]:
-    """Those of parts and of the parts within them."""
+    """Where parts and the parts within them are defined, as ``module:class``."""
     found = []
     for one in parts:
-        found.append(type(one).__module__)
+        found.append(f"{type(one).__module__}:{type(one).__qualname__}")
         if is_part(one):
             inner = (getattr(one, name) for name, d in declared(one).items() if d.holds_part)
             found += _modules(value for value in inner if is_part(value))

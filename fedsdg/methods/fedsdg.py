@@ -7,7 +7,7 @@ from fedsdg.aggregation.rules.geometric_median import GeometricMedian
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.multikrum import MultiKrum
 from fedsdg.aggregation.rules.screened import Screened
-from fedsdg.federation.personalisation.dual_path import DualPath
+from fedsdg.federation.personalisation import DualPath
 from fedsdg.methods.method import Method
 
 FAMILY = "FedSDG"

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from fedsdg.aggregation.rules.mean import Mean
-from fedsdg.federation.personalisation.alternating import Alternating
-from fedsdg.federation.personalisation.dual_adapter import DualAdapter
-from fedsdg.federation.personalisation.frozen_a import FrozenA
-from fedsdg.federation.personalisation.private_b import PrivateB
+from fedsdg.federation.personalisation import Alternating, DualAdapter, FrozenA, PrivateB
 from fedsdg.methods.method import Method
 
 FAMILY = "Within LoRA"
@@ -54,9 +51,7 @@ ROWS = {
         needs_adapters=True,
         formula=(
             "step = (1/M) Σ_k Δ_k; a client trains an adapter v_k of its own in W + (1 − "
-            "λ) u + λ v_k, which it uses, then u and the head without v_k; per sample it "
-            "uses λ times the mean cosine of an image's and five own training images' "
-            "features"
+            "λ) u + λ v_k, which it uses, then u and the head without v_k"
         ),
         source="Yang et al. 2024, FedDPA-T",
         client_cost="E epochs, and personal_epochs of v",

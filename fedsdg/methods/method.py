@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.types import Rule
-from fedsdg.federation.objectives.term import Term
-from fedsdg.federation.personalisation.personalisation import Personalisation
-from fedsdg.federation.personalisation.shared import Shared
-from fedsdg.federation.pooling import Pooling
+from fedsdg.federation.data_sharing import DataSharing
+from fedsdg.federation.personalisation import Personalisation, Shared
+from fedsdg.federation.terms import Term
 from fedsdg.methods.choice import require_declared
 from fedsdg.parts import (
     Declared,
@@ -44,7 +43,7 @@ class Method:
     #: When clients stop before their epochs are used up; None lets them use all.
     stopping: Inexactness | None = None
     #: Which data leave their clients.
-    pooling: Pooling = field(default_factory=Pooling)
+    sharing: DataSharing = field(default_factory=DataSharing)
     #: The optimiser a method prescribes; None takes what the config says.
     optimiser: str | None = None
     #: Whether it forbids weight decay: optimisers that have some then run without.
@@ -71,6 +70,7 @@ class Method:
     server_cost: str = field(default="", metadata=_WORDS)
 
     def __post_init__(self) -> None:
+        """Refuse parts of the wrong kind, and fixed names that no part has."""
         self._require_parts()
         if lacking := set(self.fixed) - set(parameters(*self.parts)):
             raise ValueError(
@@ -85,7 +85,7 @@ class Method:
             *terms,
             ("its personalisation", self.personalisation, Personalisation),
             ("what it stops by", self.stopping, object),
-            ("its pooling", self.pooling, Pooling),
+            ("its data sharing", self.sharing, DataSharing),
         ):
             name = type(one).__name__
             if isinstance(one, type):
@@ -104,13 +104,13 @@ class Method:
                 )
         if type(self.rule).plan is Rule.plan:
             raise ValueError(f"{self.title}: its rule {type(self.rule).__name__} defines no `plan`")
-        for one in (*self.slots, *self.terms, self.personalisation.own):
+        for one in (*self.slots, *self.terms):
             require_declared(one)
 
     @property
     def slots(self) -> tuple[Any, ...]:
         """All that the method is made of."""
-        made_of = (self.rule, *self.objective, self.personalisation, self.stopping, self.pooling)
+        made_of = (self.rule, *self.objective, self.personalisation, self.stopping, self.sharing)
         return tuple(one for one in made_of if one is not None)
 
     @property
@@ -139,7 +139,7 @@ class Method:
         """The row with other values of its parameters; raises ``ValueError`` out of range."""
         changed = {
             name: replaced(getattr(self, name), values)
-            for name in ("rule", "personalisation", "stopping", "pooling")
+            for name in ("rule", "personalisation", "stopping", "sharing")
             if getattr(self, name) in self.parts
         }
         objective = tuple(replaced(term, values) for term in self.objective)

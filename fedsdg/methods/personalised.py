@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from fedsdg.aggregation.rules.mean import Mean
-from fedsdg.federation.personalisation.apfl import Apfl
-from fedsdg.federation.personalisation.ditto import Ditto
-from fedsdg.federation.personalisation.fine_tune import FineTune
-from fedsdg.federation.personalisation.gated_head import GatedHead
-from fedsdg.federation.personalisation.interpolate import Interpolate
-from fedsdg.federation.personalisation.own_head import OwnHead
-from fedsdg.federation.personalisation.private_head import PrivateHead
-from fedsdg.federation.personalisation.residual_head import ResidualHead
+from fedsdg.federation.personalisation import (
+    Apfl,
+    Ditto,
+    FineTune,
+    GatedHead,
+    Interpolate,
+    OwnHead,
+    PrivateHead,
+    ResidualHead,
+)
 from fedsdg.methods.method import Method
 
 FAMILY = "Personal models"

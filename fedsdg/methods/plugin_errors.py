@@ -8,16 +8,22 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-#: Modules that plugins of version 0.1 imported their rows from, and what they were made of.
 _FORMER_MODULES = (
     "fedsdg.composition",
     "fedsdg.conditions",
+    "fedsdg.federation.environment",
+    "fedsdg.federation.losses.",
+    "fedsdg.federation.objectives",
+    "fedsdg.federation.optimisers.",
+    "fedsdg.federation.own_models",
+    "fedsdg.federation.personalisation.",
     "fedsdg.local_parts",
     "fedsdg.methods.composition",
     "fedsdg.methods.conditions",
     "fedsdg.methods.local_parts",
     "fedsdg.methods.table",
 )
+"Beginnings of modules from which plugins of version 0.1 imported."
 _FORMER_NAMES = ("AttackKind", "Key", "Part", "Parameter")
 _NO_NAME = re.compile(r"cannot import name '(\w+)' from '(fedsdg[\w.]*)'")
 
@@ -60,7 +66,7 @@ def _former(error: BaseException) -> str:
     """What of version 0.1 an import asked for; "" where it asked for anything else."""
     if not isinstance(error, ImportError):
         return ""
-    if error.name in _FORMER_MODULES:
+    if str(error.name).startswith(_FORMER_MODULES):
         return str(error.name)
     found = _NO_NAME.match(str(error))
     if found is None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.no_aggregation import NoAggregation
-from fedsdg.federation.personalisation.local_only import LocalOnly
-from fedsdg.federation.pooling import Central, SharedSamples
+from fedsdg.federation.data_sharing import Central, SharedSamples
+from fedsdg.federation.personalisation import LocalOnly
 from fedsdg.methods.method import Method
 
 FAMILY = "References"
@@ -14,7 +14,7 @@ ROWS = {
     "data-sharing": Method(
         title="Data sharing",
         rule=Mean(),
-        pooling=SharedSamples(),
+        sharing=SharedSamples(),
         formula=(
             "step = Σ_k n_k Δ_k / Σ_j n_j; every client trains on its own samples and on "
             "a share of everybody else's: no privacy for these"
@@ -26,7 +26,7 @@ ROWS = {
     "centralised": Method(
         title="Centralised",
         rule=Mean(),
-        pooling=Central(),
+        sharing=Central(),
         fixed=("weights",),
         formula="one place trains on all samples, as many in a round as the cohort would",
         source="no federation: the ceiling",

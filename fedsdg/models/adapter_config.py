@@ -1,4 +1,4 @@
-"""Which adapters there are, as everybody declares them. Never imports torch."""
+"""Settings of the adapters. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ class AdapterSettings:
 
     @property
     def scale(self) -> float:
-        """s = α / r."""
+        """The scale s = α / r."""
         return self.alpha / self.rank
 
 
 @part
 class AdapterConfig(AdapterSettings):
-    """Adapters and what of them is whose; a personalisation sets what an experiment does not.
+    """Adapters, and which of their parts are communicated, private or frozen.
 
-    The first choice of each option is the default. Raises ``ValueError`` for options that
-    contradict one another.
+    An experiment sets the fields of `AdapterSettings`, a personalisation the others. The first
+    choice of each option is the default.
+
+    Raises:
+        ValueError: options contradict one another.
     """
 
     branch: Literal["none", "dual"] = "none"
@@ -73,6 +76,7 @@ class AdapterConfig(AdapterSettings):
     "every parameter is private and d = 0 (`local-only`)"
 
     def __post_init__(self) -> None:
+        """Refuse options that contradict one another."""
         if self.local and self.branch == "dual":
             raise ValueError("adapters: local keeps everything private, so branch must be 'none'")
         for option in ("head", "factor_a", "factor_b"):

@@ -1,4 +1,7 @@
-"""The shape of a backbone: what must be known to build it, adapt it and feed it images."""
+"""Shapes of the networks: everything needed to build one, to adapt it, and to prepare its images.
+
+Nothing here imports torch.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +12,35 @@ from dataclasses import dataclass
 class Architecture:
     """A vision transformer with a class token, in timm's terms.
 
-    Attributes:
-        image_size: side of the square images, pixels.
-        patch_size: side of a patch, pixels; divides `image_size`.
-        channels: 1 grey, 3 colour.
-        dim: width of a token; `heads` divides it.
-        depth: number of blocks L.
-        heads: attention heads per block.
-        mean, std: per channel, of pixel values in [0, 1]; images are fed as (x - mean) / std.
-        timm_name: hub name when the model came from timm, otherwise None (built from the numbers).
-        mlp_ratio: hidden width of the feed-forward layers over `dim`.
+    Pixel values x in [0, 1] enter the network as (x - mean) / std.
 
     Raises:
         ValueError: the numbers contradict each other.
     """
 
     image_size: int
+    "side of the square images, in pixels"
     patch_size: int
+    "side of a patch, in pixels; divides `image_size`"
     channels: int
+    "1 for grey images, 3 for colour"
     dim: int
+    "width of a token; a multiple of `heads`"
     depth: int
+    "number of blocks L"
     heads: int
+    "attention heads of a block"
     mean: tuple[float, ...]
+    "subtracted from each channel"
     std: tuple[float, ...]
+    "each channel is divided by it"
     timm_name: str | None = None
+    "timm's name of the model, or None for a model built from these numbers"
     mlp_ratio: float = 4.0
+    "hidden width of the feed-forward layers over `dim`"
 
     def __post_init__(self) -> None:
+        """Check the numbers."""
         object.__setattr__(self, "mean", tuple(float(value) for value in self.mean))
         object.__setattr__(self, "std", tuple(float(value) for value in self.std))
         sizes = (self.image_size, self.patch_size, self.channels, self.dim, self.depth, self.heads)
@@ -59,3 +64,38 @@ class Architecture:
     def hidden(self) -> int:
         """Hidden width of the feed-forward layers."""
         return int(self.dim * self.mlp_ratio)
+
+
+@dataclass(frozen=True)
+class CnnArchitecture:
+    """Square images for the small CNN.
+
+    Pixel values x in [0, 1] enter the network as (x - 0.5) / 0.5. The map is fixed, so nothing is
+    learned from anybody's images beforehand.
+
+    Raises:
+        ValueError: the images are too small for two poolings.
+    """
+
+    image_size: int
+    "side, in pixels"
+    channels: int
+    "1 for grey images, 3 for colour"
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.image_size < 4 or self.channels < 1:
+            raise ValueError(
+                f"the small CNN halves its images twice and needs at least 4 x 4 pixels and one "
+                f"channel, got {self.image_size} x {self.image_size} and {self.channels}"
+            )
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """Subtracted from each channel."""
+        return (0.5,) * self.channels
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """Each channel is divided by it."""
+        return (0.5,) * self.channels

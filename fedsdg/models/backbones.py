@@ -1,8 +1,8 @@
-"""Frozen backbones: building, saving, loading, and taking them from timm or a plain checkpoint.
+"""Frozen backbones: building, saving, loading, and taking them from timm or a plain state dict.
 
 A backbone is two files: `NAME.safetensors` (timm's names, no head) and `NAME.json` (architecture,
-SHA-256 of the weights, how they were made). One that cannot be loaded is an error, never silently
-random weights.
+SHA-256 of the weights, how they were made). Weights are compared with the model tensor by tensor:
+a file that does not fit is an error, never a backbone with random weights.
 """
 
 from __future__ import annotations
@@ -21,48 +21,53 @@ from torch import Tensor, nn
 
 from fedsdg.files import write_bytes
 from fedsdg.models.architecture import Architecture
+from fedsdg.models.portable import HEAD
 from fedsdg.models.torchvision_schemas import declare_torchvision_operators
 
-_HEADS = ("head.weight", "head.bias")
+#: Names that an error lists of each kind.
+LISTED = 4
 
 
 @dataclass(frozen=True)
 class Backbone:
-    """A frozen vision transformer: eval mode, nothing requires a gradient, no head.
-
-    Attributes:
-        model: timm's VisionTransformer.
-        sha256: of names, types, shapes and values of the weights.
-        facts: how it was made: recipe, accuracies, source.
-    """
+    """A frozen vision transformer: in eval mode, without gradients, without a head."""
 
     model: nn.Module
+    "timm's VisionTransformer"
     architecture: Architecture
     sha256: str
+    "of names, types, shapes and values of the weights"
     name: str
     facts: Mapping[str, Any] = field(default_factory=dict)
+    "how it was made: recipe, accuracies, source"
 
 
-def build(architecture: Architecture, *, num_classes: int = 0, **options: Any) -> nn.Module:
-    """A VisionTransformer of this shape with timm's random start; `num_classes` 0 means no head."""
+def build_backbone(
+    architecture: Architecture, *, num_classes: int = 0, **options: Any
+) -> nn.Module:
+    """Return a VisionTransformer of this shape with timm's random start.
+
+    Args:
+        architecture: its shape.
+        num_classes: outputs of the head; 0 for no head.
+        **options: of timm's constructor.
+
+    Returns:
+        The model, trainable.
+    """
     declare_torchvision_operators()
     import timm
     from timm.models.vision_transformer import VisionTransformer
 
+    shape: dict[str, Any] = {"img_size": architecture.image_size, "in_chans": architecture.channels}
     if architecture.timm_name is not None:
         model: nn.Module = timm.create_model(
-            architecture.timm_name,
-            pretrained=False,
-            num_classes=num_classes,
-            img_size=architecture.image_size,
-            in_chans=architecture.channels,
-            **options,
+            architecture.timm_name, pretrained=False, num_classes=num_classes, **shape, **options
         )
         return model
     return VisionTransformer(
-        img_size=architecture.image_size,
+        **shape,
         patch_size=architecture.patch_size,
-        in_chans=architecture.channels,
         num_classes=num_classes,
         embed_dim=architecture.dim,
         depth=architecture.depth,
@@ -73,7 +78,7 @@ def build(architecture: Architecture, *, num_classes: int = 0, **options: Any) -
 
 
 def weights_sha256(state: Mapping[str, Tensor]) -> str:
-    """SHA-256 of a state dict: names in order, types, shapes, values."""
+    """Return the SHA-256 of a state dict: names in order, types, shapes, values."""
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()
@@ -85,13 +90,22 @@ def weights_sha256(state: Mapping[str, Tensor]) -> str:
 def freeze(
     model: nn.Module, architecture: Architecture, name: str, facts: Mapping[str, Any]
 ) -> Backbone:
-    """Make a Backbone of a model without head, in place.
+    """Make a backbone of a model without head, in place.
+
+    Args:
+        model: timm's VisionTransformer.
+        architecture: its shape.
+        name: for errors and records.
+        facts: how it was made.
+
+    Returns:
+        The backbone.
 
     Raises:
-        ValueError: the model is of a kind the cohort's forward pass does not reproduce.
+        ValueError: the model is of a kind that the forward pass here does not reproduce.
         FloatingPointError: a weight is not finite.
     """
-    _check_supported(model, name)
+    _require_supported(model, name)
     state = model.state_dict()
     for key, tensor in state.items():
         if not torch.isfinite(tensor).all():
@@ -105,19 +119,26 @@ def freeze(
 def save_backbone(
     model: nn.Module, architecture: Architecture, path: Path | str, facts: Mapping[str, Any]
 ) -> Backbone:
-    """Write `path` (.safetensors, without head) and the `.json` beside it; bytes are deterministic.
+    """Write the two files of a backbone; equal weights and facts give equal bytes.
 
-    `facts` must hold no times: the two files are compared byte by byte between runs.
+    Args:
+        model: timm's VisionTransformer; a head is left out.
+        architecture: its shape.
+        path: of the weights, ending in .safetensors; the .json stands beside it.
+        facts: how it was made, without times, since files of two runs are compared by their bytes.
+
+    Returns:
+        The backbone, as read from the files.
     """
     path = _weights_path(path)
     state = {
         key: tensor.detach().cpu().contiguous()
         for key, tensor in model.state_dict().items()
-        if key not in _HEADS
+        if key not in HEAD
     }
+    shape = {**asdict(architecture), "mean": [*architecture.mean], "std": [*architecture.std]}
     sha256 = weights_sha256(state)
-    described = {**asdict(architecture), "mean": [*architecture.mean], "std": [*architecture.std]}
-    record = {"name": path.stem, "sha256": sha256, "architecture": described, **facts}
+    record = {"name": path.stem, "sha256": sha256, "architecture": shape, **facts}
     text = json.dumps(record, sort_keys=True, indent=2, allow_nan=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, safetensors.torch.save(state))
@@ -126,7 +147,13 @@ def save_backbone(
 
 
 def load_backbone(path: Path | str) -> Backbone:
-    """Read what `save_backbone` wrote.
+    """Read the two files that `save_backbone` wrote.
+
+    Args:
+        path: of the weights.
+
+    Returns:
+        The backbone.
 
     Raises:
         FileNotFoundError: one of the two files is missing.
@@ -142,13 +169,13 @@ def load_backbone(path: Path | str) -> Backbone:
     try:
         record = json.loads(facts_path.read_text(encoding="utf-8"))
         architecture = Architecture(**record.pop("architecture"))
-        expected, _ = record.pop("sha256"), record.pop("name")
+        expected = record.pop("sha256")
+        record.pop("name")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{facts_path} does not describe a backbone ({error}); run `fedsdg pretrain` again"
         ) from error
-    state = _read_state(path)
-    model = _loaded(architecture, state, path)
+    model = _with_weights(architecture, _read_state(path), path)
     backbone = freeze(model, architecture, path.stem, record)
     if backbone.sha256 != expected:
         raise ValueError(
@@ -159,55 +186,65 @@ def load_backbone(path: Path | str) -> Backbone:
 
 
 def from_checkpoint(path: Path | str, architecture: Architecture) -> Backbone:
-    """A backbone from a plain state dict (.safetensors) of timm's VisionTransformer, less its head.
+    """Take a backbone from a plain state dict of timm's VisionTransformer, less its head.
+
+    Args:
+        path: of a .safetensors file.
+        architecture: its shape.
+
+    Returns:
+        The backbone.
 
     Raises:
-        FileNotFoundError, ValueError: missing, truncated, or of another architecture.
+        FileNotFoundError: there is no file.
+        ValueError: it is truncated, or its weights are of another architecture.
     """
     path = Path(path)
-    state = {key: value for key, value in _read_state(path).items() if key not in _HEADS}
-    model = _loaded(architecture, state, path)
+    model = _with_weights(architecture, _read_state(path), path)
     return freeze(model, architecture, path.stem, {"source": "checkpoint", "file": path.name})
 
 
 def from_timm(
     name: str, local_file: Path | str | None = None, *, image_size: int | None = None
 ) -> Backbone:
-    """A pretrained vision transformer from the hub, or from a file of its weights.
+    """Take a pretrained vision transformer from the hub, or from a file of its weights.
 
     Args:
         name: timm's name, such as `vit_tiny_patch16_224.augreg_in21k_ft_in1k`.
-        local_file: read the weights here instead of asking the hub.
+        local_file: read the weights here instead of asking the hub; timm's own conversions apply.
         image_size: resample the position embedding to another side.
+
+    Returns:
+        The backbone.
 
     Raises:
         FileNotFoundError: `local_file` is missing.
-        ValueError: the name is unknown, the weights cannot be had, or the design is unsupported.
+        ValueError: the name is unknown, the weights cannot be had or do not fit the model, or its
+            design is not supported.
     """
     declare_torchvision_operators()
     import timm
 
-    overlay: dict[str, Any] = {}
-    if local_file is not None:
-        if not Path(local_file).is_file():
-            raise FileNotFoundError(f"backbone weights {local_file} are missing")
-        overlay["pretrained_cfg_overlay"] = {"file": str(local_file)}
+    options: dict[str, Any] = {"num_classes": 0}
     if image_size is not None:
-        overlay["img_size"] = image_size
+        options["img_size"] = image_size
+    if local_file is not None and not Path(local_file).is_file():
+        raise FileNotFoundError(f"backbone weights {local_file} are missing")
     try:
-        model: Any = timm.create_model(name, pretrained=True, num_classes=0, **overlay)
-    except Exception as error:  # hub, network, file and model errors share no base class
+        model: Any = timm.create_model(name, pretrained=local_file is None, **options)
+    except Exception as error:  # hub, network and model errors share no base class
         raise ValueError(
             f"timm's pretrained model {name!r} cannot be loaded ({error}); check the name and the "
             "network, or give a local file of its weights"
         ) from error
-    _check_supported(model, name)
+    _require_supported(model, name)
+    if local_file is not None:
+        _load_timm_file(model, Path(local_file), name)
     settings = model.pretrained_cfg
-    channels = model.patch_embed.proj.weight.shape[1]
     architecture = Architecture(
         image_size=model.patch_embed.img_size[0],
         patch_size=model.patch_embed.patch_size[0],
-        channels=channels,
+        channels=model.patch_embed.proj.weight.shape[1],
         dim=model.embed_dim,
         depth=len(model.blocks),
         heads=model.blocks[0].attn.num_heads,
@@ -217,6 +254,25 @@ def from_timm(
         mlp_ratio=model.blocks[0].mlp.fc2.weight.shape[1] / model.embed_dim,
     )
     return freeze(model, architecture, name, {"source": "timm", "timm_name": name})
+
+
+def _load_timm_file(model: Any, file: Path, name: str) -> None:
+    """Load a file of timm's model, converted as timm converts its files."""
+    from timm.models import load_state_dict
+    from timm.models.vision_transformer import checkpoint_filter_fn
+
+    try:
+        if file.suffix == ".npz":
+            # The format of the original authors; timm refuses one that lacks a name.
+            model.load_pretrained(str(file))
+            return
+        state: Mapping[str, Tensor] = checkpoint_filter_fn(load_state_dict(str(file)), model)
+    except Exception as error:  # those of safetensors, torch and timm share no base class
+        raise ValueError(
+            f"the weights in {file} cannot be loaded into timm's {name} ({error}); give the file "
+            "of this very model"
+        ) from error
+    _load_all(model, state, f"the weights in {file}", f"timm's {name}")
 
 
 def _weights_path(path: Path | str) -> Path:
@@ -237,29 +293,45 @@ def _read_state(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def _loaded(architecture: Architecture, state: Mapping[str, Tensor], path: Path) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):  # the start that is overwritten must draw nothing
-        model = build(architecture)
-    own = model.state_dict()
-    missing = sorted(own.keys() - state.keys())
-    foreign = sorted(state.keys() - own.keys())
-    shapes = [
-        f"{key} {tuple(state[key].shape)} instead of {tuple(own[key].shape)}"
-        for key in sorted(own.keys() & state.keys())
-        if own[key].shape != state[key].shape
-    ]
-    if missing or foreign or shapes:
-        wrong = "; ".join(
-            f"{what}: {', '.join(names[:4])}{' …' if len(names) > 4 else ''}"
-            for what, names in (("missing", missing), ("unknown", foreign), ("shape", shapes))
-            if names
-        )
-        raise ValueError(f"the weights in {path} do not fit the architecture given: {wrong}")
-    model.load_state_dict(dict(state))
+def _with_weights(architecture: Architecture, state: Mapping[str, Tensor], path: Path) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):  # the random start, overwritten here, must draw nothing
+        model = build_backbone(architecture)
+    _load_all(model, state, f"the weights in {path}", "the architecture given")
     return model
 
 
-def _check_supported(model: Any, name: str) -> None:
+def _load_all(model: nn.Module, state: Mapping[str, Tensor], source: str, target: str) -> None:
+    """Load a state dict less its head, after every tensor has been compared with the model's.
+
+    Raises ``ValueError`` that says how many tensors fit, and which are missing, foreign or of
+    another shape.
+    """
+    given = {name: value for name, value in state.items() if name not in HEAD}
+    wanted = model.state_dict()
+    shared = wanted.keys() & given.keys()
+    reshaped = sorted(name for name in shared if wanted[name].shape != given[name].shape)
+    faults = {
+        "missing": sorted(wanted.keys() - given.keys()),
+        "unknown": sorted(given.keys() - wanted.keys()),
+        "of another shape": [
+            f"{name} {tuple(given[name].shape)} instead of {tuple(wanted[name].shape)}"
+            for name in reshaped
+        ],
+    }
+    if any(faults.values()):
+        listed = "; ".join(
+            f"{fault}: {', '.join(names[:LISTED])}{' …' if len(names) > LISTED else ''}"
+            for fault, names in faults.items()
+            if names
+        )
+        raise ValueError(
+            f"{source} do not fit {target}: {len(shared) - len(reshaped)} of {len(wanted)} tensors "
+            f"were found; {listed}; give the file of this very model, with timm's names"
+        )
+    model.load_state_dict(given)
+
+
+def _require_supported(model: Any, name: str) -> None:
     declare_torchvision_operators()
     from timm.models.vision_transformer import Block, VisionTransformer
 

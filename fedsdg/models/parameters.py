@@ -1,7 +1,7 @@
-"""The map between flat parameter matrices and named tensors with a leading client axis.
+"""Flat parameter matrices, and named views of them with a leading client axis.
 
-Clients are an axis: the communicated parameters of M clients are the rows of one matrix [M, d], and
-every named tensor is a view of it, so an update is ready for the server without being copied.
+The communicated parameters of M clients are the rows of one matrix [M, d]. Every named tensor is a
+view of that matrix, so a client's update is ready for the server without a copy.
 """
 
 from __future__ import annotations
@@ -12,72 +12,73 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-# torch would like gradients laid out densely; ours are columns of one matrix on purpose.
+# torch prefers gradients without gaps; these are columns of one matrix on purpose.
 warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
 
-Group = Literal["shared", "private", "gate", "own", "frozen", "measured"]
+Group = Literal["shared", "private", "gate", "own", "frozen"]
 
-#: Stands for the number of a block in the names of what all blocks have: `blocks.*.attn.proj`.
-EVERY = "blocks.*"
+#: Stands for the number of a block in the name of a parameter that every block has.
+EVERY_BLOCK = "blocks.*"
 _BLOCK = re.compile(r"^blocks\.\d+(?=\.)")
 
 
 @dataclass(frozen=True)
 class ParameterSpec:
-    """One named parameter of one client.
-
-    `group` says which learning rate moves it: "shared" η_g, "private" η_p, "gate" η_m, "own" η_g
-    again, for a client's copy of a communicated one; "frozen" is the same for all clients and stays
-    as it was drawn (the A of FFA-LoRA, the head of FedBABU); "measured" is worked out and not
-    learned. `trainable` is False for these two, for a private A_p that stays at its start (the
-    `b-only` penalty), and for what rests in a round (see `Layout.of_round`), which is not sent.
-    """
+    """One named parameter of one client."""
 
     name: str
+    "timm's name with a suffix, such as `blocks.0.attn.proj.lora_A`"
     shape: tuple[int, ...]
+    "without the client axis; () for a scalar"
     group: Group
+    """the learning rate: `shared` η_g, `private` η_p, `gate` η_m, `own` η_g again, for a client's
+    copy of a communicated parameter; `frozen`: one draw, the same for all clients"""
     trainable: bool = True
+    """False: the parameter keeps its value; a communicated one is not sent either (see
+    `Layout.of_round`)"""
 
     @property
     def size(self) -> int:
-        """Number of scalars; 1 for a scalar of shape ()."""
+        """Number of scalars; 1 for shape ()."""
         return math.prod(self.shape)
 
     @property
     def of_head(self) -> bool:
-        """Whether it belongs to a head."""
+        """Whether the parameter belongs to a head."""
         return self.name.startswith("head.")
 
     def frozen(self) -> ParameterSpec:
-        """The same parameter, frozen."""
+        """Return the same parameter, frozen."""
         return replace(self, group="frozen", trainable=False)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Order of the parameters in a communicated row [d] and in a private row [d_private].
-
-    `turns`: name endings of communicated parameters that train in turns, a round each; all others
-    train in every round.
-    """
+    """Order of the parameters in a communicated row [d] and in a private row [d_private]."""
 
     communicated: tuple[ParameterSpec, ...]
     private: tuple[ParameterSpec, ...]
     turns: tuple[str, ...] = ()
+    """suffixes of communicated parameters that train in turns, one suffix a round; all other
+    parameters train in every round"""
 
     def of_round(self, *rounds: int) -> Layout:
-        """The layout in a round, from 1 on; parameters that rest there are not trainable.
+        """Return the layout of a round, counted from 1.
 
-        Of several rounds, parameters that rest in all of them are not trainable.
+        Args:
+            *rounds: the round; of several rounds, a parameter is trainable if it trains in any.
+
+        Returns:
+            The layout, in which parameters that rest are not trainable.
         """
         if not self.turns:
             return self
         turns = {(round_ - 1) % len(self.turns) for round_ in rounds}
-        resting = tuple(name for turn, name in enumerate(self.turns) if turn not in turns)
+        resting = tuple(suffix for turn, suffix in enumerate(self.turns) if turn not in turns)
         return Layout(
             tuple(
                 replace(spec, trainable=False) if spec.name.endswith(resting) else spec
@@ -87,10 +88,15 @@ class Layout:
         )
 
     def of_copy(self, head_alone: bool) -> Layout:
-        """The layout of the copies that clients tune before an evaluation.
+        """Return the layout of a copy that a client tunes before an evaluation.
 
-        A frozen head is trained, at η_g: nothing of a copy is sent. ``head_alone``: no other
-        parameter is trained.
+        A frozen head is trained, at η_g, since nothing of a copy is sent.
+
+        Args:
+            head_alone: no parameter but the head's is trained.
+
+        Returns:
+            The layout of the copy.
         """
 
         def tuned(spec: ParameterSpec) -> ParameterSpec:
@@ -106,17 +112,17 @@ class Layout:
 
     @property
     def d(self) -> int:
-        """Number of communicated scalars per client (0 for `local-only`)."""
+        """Number of communicated scalars of a client (0 for `local-only`)."""
         return sum(spec.size for spec in self.communicated)
 
     @property
     def before_head(self) -> int:
-        """Number of communicated scalars before the head, the last of all."""
+        """Number of communicated scalars before the head, which comes last."""
         return sum(spec.size for spec in self.communicated if not spec.of_head)
 
     @property
     def d_private(self) -> int:
-        """Number of scalars a client keeps to itself."""
+        """Number of scalars that a client does not send."""
         return sum(spec.size for spec in self.private)
 
     @property
@@ -126,22 +132,23 @@ class Layout:
 
     @property
     def trains_private(self) -> bool:
-        """Whether a client trains anything that it keeps to itself."""
+        """Whether a client trains a private parameter."""
         return any(spec.trainable for spec in self.private)
 
     @property
     def global_model(self) -> bool:
-        """Whether the communicated parameters alone are a model that can be evaluated.
+        """Whether the communicated and the frozen parameters alone are a model.
 
-        They are not where clients keep what every model needs: the head, a factor of its adapters,
-        or (`local-only`) all. What is frozen belongs to every model.
+        They are not where clients keep something that every model needs: the head, a factor of the
+        adapters, or (`local-only`) everything.
         """
         return all(spec.group != "shared" for spec in self.private)
 
 
 def offsets(specs: Sequence[ParameterSpec]) -> dict[str, slice]:
-    """Columns of every parameter in the flat row, by name."""
-    columns, start = {}, 0
+    """Return the columns of every parameter in a flat row, by name."""
+    columns = {}
+    start = 0
     for spec in specs:
         columns[spec.name] = slice(start, start + spec.size)
         start += spec.size
@@ -149,14 +156,133 @@ def offsets(specs: Sequence[ParameterSpec]) -> dict[str, slice]:
 
 
 def views(matrix: Tensor, specs: Sequence[ParameterSpec]) -> dict[str, Tensor]:
-    """Named views [M, *shape] of `matrix` [M, d]; they share its storage.
+    """Return a named view [M, *shape] of every parameter, for files and for single parameters.
+
+    Args:
+        matrix: [M, d]; the views share its storage.
+        specs: the parameters of a row, in order.
+
+    Returns:
+        Name -> view.
 
     Raises:
-        ValueError: `matrix` is not a matrix with as many columns as the parameters have scalars.
+        ValueError: `matrix` does not have as many columns as the parameters have scalars.
     """
     _require_width(matrix, specs)
     columns = offsets(specs)
-    return {s.name: matrix[:, columns[s.name]].view(matrix.shape[0], *s.shape) for s in specs}
+    return {s.name: matrix[:, columns[s.name]].view(len(matrix), *s.shape) for s in specs}
+
+
+def block_views(matrix: Tensor, specs: Sequence[ParameterSpec]) -> dict[str, Tensor]:
+    """Return views for computing: as `views`, with the parameters of all blocks stacked.
+
+    Blocks are alike, so the same parameter of consecutive blocks is equally many columns apart, and
+    one strided view holds them all: `blocks.*.attn.proj.lora_A` [M, blocks, r, in]. Models take
+    their parameters under these names, which spares them a loop over blocks.
+
+    Args:
+        matrix: [M, d]; the views share its storage.
+        specs: the parameters of a row, in order.
+
+    Returns:
+        Name -> view [M, blocks, *shape], or [M, *shape] outside of blocks.
+
+    Raises:
+        ValueError: `matrix` has another width than the parameters, or blocks differ.
+    """
+    _require_width(matrix, specs)
+    named = {}
+    for kind in _kinds(tuple(specs)):
+        size = kind.spec.size
+        columns = matrix[:, kind.first : kind.first + (kind.blocks - 1) * kind.step + size]
+        stacked = kind.spec.name.startswith(EVERY_BLOCK)
+        shape = (kind.blocks, *kind.spec.shape) if stacked else kind.spec.shape
+        named[kind.spec.name] = columns.unfold(1, size, kind.step).view(len(matrix), *shape)
+    return named
+
+
+def block_specs(specs: Sequence[ParameterSpec]) -> tuple[ParameterSpec, ...]:
+    """Return the parameters that `block_views` names, each with the shape of one block."""
+    return tuple(kind.spec for kind in _kinds(tuple(specs)))
+
+
+def leaves(
+    matrix: Tensor, gradients: Tensor | None, specs: Sequence[ParameterSpec]
+) -> dict[str, Tensor]:
+    """Return leaf tensors named as by `block_views`, whose `.grad` are views of `gradients`.
+
+    `backward()` then accumulates into `gradients`. Set that matrix to zero with
+    `gradients.zero_()`: an optimiser's `zero_grad()` would replace the views. Slices of one leaf
+    matrix would each allocate a whole matrix of zeros in the backward pass.
+
+    Args:
+        matrix: [M, d]; the leaves share its storage.
+        gradients: [M, d] of the same type and device, or None where nothing is trained.
+        specs: the parameters of a row, in order; only trainable ones get a gradient.
+
+    Returns:
+        Name -> leaf.
+
+    Raises:
+        ValueError: a matrix has another width than the parameters, or blocks differ.
+    """
+    values = block_views(matrix.detach(), specs)
+    if gradients is None:
+        return values
+    slopes = block_views(gradients, specs)
+    for spec in block_specs(specs):
+        if spec.trainable:
+            leaf = values[spec.name].requires_grad_()
+            leaf.grad = slopes[spec.name]
+    return values
+
+
+def only_trained(matrix: Tensor, layout: Layout) -> Tensor:
+    """Return a copy of communicated rows with 0 for parameters that are not trained.
+
+    Args:
+        matrix: [M, d].
+        layout: of the round; see `Layout.of_round`.
+
+    Returns:
+        [M, d].
+    """
+    copied = matrix.clone()
+    columns = offsets(layout.communicated)
+    for spec in layout.communicated:
+        if not spec.trainable:
+            copied[:, columns[spec.name]] = 0
+    return copied
+
+
+class _Kind(NamedTuple):
+    """A parameter of every block: its first column, number of blocks, columns between two."""
+
+    spec: ParameterSpec
+    first: int
+    blocks: int
+    step: int
+
+
+@lru_cache(maxsize=64)
+def _kinds(specs: tuple[ParameterSpec, ...]) -> tuple[_Kind, ...]:
+    columns = offsets(specs)
+    starts: dict[ParameterSpec, list[int]] = {}
+    for spec in specs:
+        stacked = replace(spec, name=_BLOCK.sub(EVERY_BLOCK, spec.name))
+        starts.setdefault(stacked, []).append(columns[spec.name].start)
+    kinds = []
+    for spec, first in starts.items():
+        step = first[1] - first[0] if len(first) > 1 else spec.size
+        regular = first == [first[0] + step * block for block in range(len(first))]
+        alone = sum(spec.name == other.name for other in starts) == 1
+        if not (regular and alone):
+            raise ValueError(
+                f"the parameters {spec.name} of the blocks differ or are not equally far apart: "
+                "take the layout of a model"
+            )
+        kinds.append(_Kind(spec, first[0], len(first), step))
+    return tuple(kinds)
 
 
 def _require_width(matrix: Tensor, specs: Sequence[ParameterSpec]) -> None:
@@ -166,105 +292,3 @@ def _require_width(matrix: Tensor, specs: Sequence[ParameterSpec]) -> None:
             f"the parameters need a matrix [clients, {width}], got shape {tuple(matrix.shape)}: "
             "make it from the same layout"
         )
-
-
-def of_every_block(
-    matrix: Tensor, specs: Sequence[ParameterSpec]
-) -> tuple[dict[str, Tensor], tuple[ParameterSpec, ...]]:
-    """As `views`, but what all blocks have is one view: `blocks.*.{name}` [M, blocks, *shape].
-
-    Blocks are alike, so one parameter of each stands equally far from the next, and the view
-    copies nothing.
-
-    Returns:
-        The views by name, and the parameters that have those names, with the shape of one block.
-
-    Raises:
-        ValueError: as `views`, or parameters of one name differ or are not equally far apart.
-    """
-    _require_width(matrix, specs)
-    kinds = _kinds(tuple(specs))
-    named = {}
-    for kind, first, blocks, step in kinds:
-        own = matrix[:, first : first + (blocks - 1) * step + kind.size]
-        shape = (blocks, *kind.shape) if kind.name.startswith(EVERY) else kind.shape
-        named[kind.name] = own.unfold(1, kind.size, step).view(matrix.shape[0], *shape)
-    return named, tuple(kind for kind, *_ in kinds)
-
-
-@lru_cache(maxsize=64)
-def _kinds(specs: tuple[ParameterSpec, ...]) -> tuple[tuple[ParameterSpec, int, int, int], ...]:
-    """What all blocks have: of each its first column, how many blocks, and how far apart."""
-    columns = offsets(specs)
-    kinds: dict[ParameterSpec, list[int]] = {}
-    for spec in specs:
-        kind = replace(spec, name=_BLOCK.sub(EVERY, spec.name))
-        kinds.setdefault(kind, []).append(columns[spec.name].start)
-    found: list[tuple[ParameterSpec, int, int, int]] = []
-    for kind, starts in kinds.items():
-        first, blocks = starts[0], len(starts) if kind.name.startswith(EVERY) else 1
-        step = (starts[-1] - first) // max(1, blocks - 1) or kind.size
-        even = starts[:blocks] == [first + step * number for number in range(blocks)]
-        if not even or any(kind.name == other.name for other, *_ in found):
-            raise ValueError(
-                f"the parameters {kind.name} of the blocks differ or are not equally far apart: "
-                "make the layout with make_layout"
-            )
-        found.append((kind, first, blocks, step))
-    return tuple(found)
-
-
-def leaves(
-    matrix: Tensor,
-    gradients: Tensor | None,
-    specs: Sequence[ParameterSpec],
-    *,
-    by_kind: bool = False,
-) -> dict[str, Tensor]:
-    """Named leaf tensors that share the storage of `matrix`, their `.grad` that of `gradients`.
-
-    `backward()` then accumulates straight into `gradients` [M, d]; with None nothing gets one. Zero
-    it with `gradients.zero_()`: an optimiser's `zero_grad()` would sever the views. Slicing one
-    leaf matrix inside autograd would allocate a zero matrix for every slice instead.
-
-    The names are those of `views`. With ``by_kind``, and on a GPU, where whatever is done to a
-    tensor is a launch however small it is, they are those of `of_every_block`.
-
-    Raises:
-        ValueError: the two matrices differ in shape, type or device, or do not fit `specs`.
-    """
-    if gradients is not None:
-        same = matrix.shape == gradients.shape and matrix.dtype == gradients.dtype
-        if not same or matrix.device != gradients.device:
-            raise ValueError(
-                f"parameters {tuple(matrix.shape)} {matrix.dtype} and gradients "
-                f"{tuple(gradients.shape)} {gradients.dtype} must agree in shape, type and device: "
-                "make one with torch.zeros_like of the other"
-            )
-    values, named = _arranged(matrix, specs, by_kind)
-    if gradients is not None:
-        slopes, _ = _arranged(gradients, specs, by_kind)
-        for spec in named:
-            if spec.trainable:
-                values[spec.name].requires_grad_()
-                values[spec.name].grad = slopes[spec.name]
-    return values
-
-
-def _arranged(
-    matrix: Tensor, specs: Sequence[ParameterSpec], by_kind: bool
-) -> tuple[dict[str, Tensor], Sequence[ParameterSpec]]:
-    """The views that training works on, and the parameters that have their names."""
-    if matrix.device.type == "cpu" and not by_kind:
-        return views(matrix.detach(), specs), specs
-    return of_every_block(matrix.detach(), specs)
-
-
-def only_trained(matrix: Tensor, layout: Layout) -> Tensor:
-    """A copy of rows [M, d] with 0 for communicated parameters that are not trained."""
-    copied = matrix.clone()
-    columns = offsets(layout.communicated)
-    for spec in layout.communicated:
-        if not spec.trainable:
-            copied[:, columns[spec.name]] = 0
-    return copied

@@ -13,34 +13,35 @@ _A, _B = ".lora_A", ".lora_B"
 
 @dataclass(frozen=True)
 class Portable:
-    """Adapters of a frozen backbone with their head, or a network with weights of its own.
-
-    Attributes:
-        factors: adapted layer -> (A [R, in], B [out, R]); the layer's weight is W + scale · B A.
-            Empty where no backbone is adapted.
-        weights: beside adapters the head, or nothing where clients keep it; else all weights.
-        scale: s.
-        own_rank: the last so many of the R ranks are what a client adds to the model that it
-            shares with the others, head and all; 0: the two cannot be told apart.
-    """
+    """Adapters of a frozen backbone with their head, or a network with weights of its own."""
 
     factors: Mapping[str, tuple[Tensor, Tensor]]
+    """adapted layer -> (A [R, in], B [out, R]); the weight of the layer is W + scale · B A; empty
+    where no backbone is adapted"""
     weights: Mapping[str, Tensor]
+    "beside adapters the head, or nothing where clients keep it; otherwise all weights"
     scale: float = 1.0
+    "the scale s of the adapters"
     own_rank: int = 0
+    """number of the last ranks that a client adds to a shared model, whose head it also uses; 0
+    where the two cannot be told apart"""
 
     @property
     def rank(self) -> int:
-        """R; 0 without adapters."""
-        return next((a.shape[0] for a, _ in self.factors.values()), 0)
+        """Rank R of the adapters; 0 without adapters."""
+        return next((len(a) for a, _ in self.factors.values()), 0)
 
     @property
     def num_classes(self) -> int:
-        """What the head tells apart; 0 without a head."""
+        """Outputs of the head; 0 without a head."""
         return len(self.weights[HEAD[1]]) if HEAD[1] in self.weights else 0
 
     def own(self) -> Portable:
-        """The client's own addition, as adapters without a head."""
+        """Return the addition of the client alone, as adapters without a head.
+
+        Raises:
+            ValueError: the model is not a shared one with an addition.
+        """
         if not self.own_rank:
             raise ValueError("the model is not a shared one with an addition of the client's own")
         first = self.rank - self.own_rank
@@ -48,7 +49,14 @@ class Portable:
         return Portable(factors, {}, self.scale)
 
     def merged(self, backbone: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """All weights by timm's names: those of the backbone with W + scale · B A, and the head."""
+        """Return all weights by timm's names: the backbone with W + scale · B A, and the head.
+
+        Args:
+            backbone: the frozen weights by timm's names; they stay as they are.
+
+        Returns:
+            A state dict.
+        """
         state = dict(backbone)
         for layer, (a, b) in self.factors.items():
             name = f"{layer}.weight"
@@ -56,7 +64,7 @@ class Portable:
         return {**state, **self.weights}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Factors and weights under names of their own, in memory of the CPU."""
+        """Return factors and weights by name, as copies in the memory of the CPU."""
         named = dict(self.weights)
         for layer, (a, b) in self.factors.items():
             named |= {f"{layer}{_A}": a, f"{layer}{_B}": b}
@@ -66,22 +74,32 @@ class Portable:
     def of_tensors(
         cls, tensors: Mapping[str, Tensor], scale: float = 1.0, own_rank: int = 0
     ) -> Portable:
-        """From what ``tensors`` returned.
+        """Invert `tensors`.
+
+        Args:
+            tensors: factors and weights by name.
+            scale: of the adapters.
+            own_rank: see there.
+
+        Returns:
+            The model.
 
         Raises:
             ValueError: an adapted layer lacks one of its factors, or they differ in rank.
         """
-        layers = dict.fromkeys(
-            name.removesuffix(end) for name in tensors for end in (_A, _B) if name.endswith(end)
-        )
-        for layer in layers:
+        suffixes = (_A, _B)
+        layers = [name.removesuffix(s) for name in tensors for s in suffixes if name.endswith(s)]
+        factors = {}
+        for layer in dict.fromkeys(layers):
             if f"{layer}{_A}" not in tensors or f"{layer}{_B}" not in tensors:
                 raise ValueError(f"the layer {layer} has one of its two factors alone")
-            if any(tensors[f"{layer}{end}"].dim() != 2 for end in (_A, _B)):
+            a, b = tensors[f"{layer}{_A}"], tensors[f"{layer}{_B}"]
+            if a.dim() != 2 or b.dim() != 2:
                 raise ValueError(f"the factors of the layer {layer} are no matrices")
-            ranks = tensors[f"{layer}{_A}"].shape[0], tensors[f"{layer}{_B}"].shape[1]
-            if ranks[0] != ranks[1]:
-                raise ValueError(f"the factors of the layer {layer} have ranks {ranks}")
-        factors = {layer: (tensors[f"{layer}{_A}"], tensors[f"{layer}{_B}"]) for layer in layers}
-        weights = {n: value for n, value in tensors.items() if not n.endswith((_A, _B))}
+            if a.shape[0] != b.shape[1]:
+                raise ValueError(
+                    f"the factors of the layer {layer} have ranks {(a.shape[0], b.shape[1])}"
+                )
+            factors[layer] = (a, b)
+        weights = {name: value for name, value in tensors.items() if not name.endswith(suffixes)}
         return cls(factors, weights, scale, own_rank)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -26,58 +25,39 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.functional import conv2d, linear, max_pool2d
 
-from fedsdg.models.parameters import Layout, ParameterSpec, offsets
-from fedsdg.models.portable import Portable
-from fedsdg.models.products import client_linear, equal_runs
+from fedsdg.models.architecture import CnnArchitecture
+from fedsdg.models.client_model import ClientModel, require_counts
+from fedsdg.models.parameters import Layout, ParameterSpec
+from fedsdg.models.portable import HEAD, Portable
+from fedsdg.models.products import equal_runs
 
 CHANNELS = (16, 32)
 HIDDEN = 64
 KERNEL = 5
 
 
-@dataclass(frozen=True)
-class CnnArchitecture:
-    """The images that the network takes: square, `image_size` pixels a side, 1 or 3 `channels`.
-
-    Pixel values in [0, 1] are fed as (x - 0.5) / 0.5: a fixed map, so that nothing is learned
-    from anybody's images beforehand.
-
-    Raises:
-        ValueError: images too small for two poolings.
-    """
-
-    image_size: int
-    channels: int
-
-    def __post_init__(self) -> None:
-        if self.image_size < 4 or self.channels < 1:
-            raise ValueError(
-                f"the small CNN halves its images twice and needs at least 4 x 4 pixels and one "
-                f"channel, got {self.image_size} x {self.image_size} and {self.channels}"
-            )
-
-    @property
-    def mean(self) -> tuple[float, ...]:
-        """Subtracted from every channel."""
-        return (0.5,) * self.channels
-
-    @property
-    def std(self) -> tuple[float, ...]:
-        """Every channel is divided by it."""
-        return (0.5,) * self.channels
-
-
-def make_layout(
+def cnn_layout(
     architecture: CnnArchitecture,
     num_classes: int,
     *,
     local: bool = False,
     head: Literal["shared", "private", "frozen"] = "shared",
 ) -> Layout:
-    """Names, shapes and order of the parameters, all of the group "shared" but a frozen head.
+    """Return names, shapes and order of the parameters.
 
-    A private or frozen `head` moves from the communicated to the private row, and with `local` all
-    do; names and order stay as they are.
+    All are in the group "shared", except a frozen head.
+
+    Args:
+        architecture: of the images.
+        num_classes: outputs of the head.
+        local: every parameter is private.
+        head: a private or frozen head moves to the private row under its name.
+
+    Returns:
+        The layout.
+
+    Raises:
+        ValueError: there are fewer than two classes.
     """
     if num_classes < 2:
         raise ValueError(f"a task needs at least 2 classes, got {num_classes}")
@@ -89,66 +69,68 @@ def make_layout(
         "hidden": (HIDDEN, second * pooled * pooled),
         "head": (num_classes, HIDDEN),
     }
-    specs = tuple(
-        spec
-        for layer, shape in shapes.items()
-        for spec in (
-            ParameterSpec(f"{layer}.weight", shape, "shared"),
-            ParameterSpec(f"{layer}.bias", shape[:1], "shared"),
-        )
-    )
+    body = []
+    for layer, shape in shapes.items():
+        body.append(ParameterSpec(f"{layer}.weight", shape, "shared"))
+        body.append(ParameterSpec(f"{layer}.bias", shape[:1], "shared"))
     if local:
-        return Layout((), specs)
-    shared = len(specs) - 2 * (head != "shared")  # weight and bias, the last of all
-    own = specs[shared:]
-    return Layout(specs[:shared], tuple(s.frozen() for s in own) if head == "frozen" else own)
+        return Layout((), tuple(body))
+    if head == "shared":
+        return Layout(tuple(body), ())
+    moved = body[-2:]
+    if head == "frozen":
+        moved = [spec.frozen() for spec in moved]
+    return Layout(tuple(body[:-2]), tuple(moved))
 
 
-def initial_values(layout: Layout, generator: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """First values of the communicated [d] and the private row [d_private], float32.
+class SmallCnn(ClientModel):
+    """The network with a client axis.
 
-    As torch's layers start: weights and biases uniform(±1/√fan_in), fan_in the inputs of one
-    output of the layer (Kaiming's with a = √5). The communicated row is drawn first, so that
-    every method starts from the same values, whatever it keeps private.
-    """
-    return _initial_row(layout.communicated, generator), _initial_row(layout.private, generator)
+    A CPU computes client by client. On a GPU torch.func.vmap gives one client's network the client
+    axis, one launch for all clients. No batch is filled up, and a client is computed as if there
+    were no others.
 
-
-def _initial_row(specs: tuple[ParameterSpec, ...], generator: np.random.Generator) -> Tensor:
-    row = torch.zeros(sum(spec.size for spec in specs), dtype=torch.float32)
-    columns = offsets(specs)
-    bound = 0.0
-    for spec in specs:
-        if spec.name.endswith(".weight"):  # its bias follows, with the same bound
-            bound = 1.0 / math.sqrt(math.prod(spec.shape[1:]))
-        values = generator.uniform(-bound, bound, spec.size)
-        row[columns[spec.name]] = torch.as_tensor(values, dtype=torch.float32)
-    return row
-
-
-class SmallCnn:
-    """The network for cohorts of any size, with the interface of `CohortModel`.
-
-    On a CPU convolutions run client by client and dense layers as batched products. On a GPU
-    torch.func.vmap gives one client's network the client axis, a launch for all clients. No batch
-    is padded, and a client that stands alone is computed as if there were no others.
+    Args:
+        architecture: of the images.
+        num_classes: outputs of the head.
+        local: see `cnn_layout`.
+        head: see `cnn_layout`.
     """
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
+    def __init__(
+        self,
+        architecture: CnnArchitecture,
+        num_classes: int,
+        *,
+        local: bool = False,
+        head: Literal["shared", "private", "frozen"] = "shared",
+    ) -> None:
+        self.layout = cnn_layout(architecture, num_classes, local=local, head=head)
+
+    def initial_values(self, generator: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Draw weights and biases as torch's layers start: uniform(±1/√fan_in)."""
+        shared = _first_row(self.layout.communicated, generator)
+        return shared, _first_row(self.layout.private, generator)
 
     def effective_weights(
         self, parameters: Mapping[str, Tensor], private: bool = True
-    ) -> dict[str, Tensor]:
-        """Every client's own weights, by name: the parameters themselves.
+    ) -> Mapping[str, Tensor]:
+        """Return the parameters themselves; there is no branch beside them to be left out."""
+        return parameters
 
-        There is no branch beside them, so `private` changes nothing.
-        """
-        specs = (*self.layout.communicated, *self.layout.private)
-        return {spec.name: parameters[spec.name] for spec in specs}
+    def forward(
+        self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Return scores [B, classes]; see `ClientModel`."""
+        bias = weights[HEAD[1]]
+        require_counts(counts, images, clients=len(bias))
+        images = images.to(bias.dtype)
+        if bias.device.type == "cpu":
+            return _client_by_client(images, counts, weights)
+        return _by_vmap(images, counts, weights)
 
     def portable(self, parameters: Mapping[str, Tensor], private: bool = True) -> Portable:
-        """See `ClientModel`: the weights themselves; without the head where clients keep it."""
+        """Return the weights; without the head where clients keep it."""
         specs = (*self.layout.communicated, *self.layout.private)
         weights = {s.name: parameters[s.name][0] for s in specs if s.name in parameters}
         if not weights:
@@ -158,82 +140,57 @@ class SmallCnn:
             )
         return Portable({}, weights)
 
-    def logits(
-        self,
-        images: Tensor,
-        counts: Sequence[int],
-        parameters: Mapping[str, Tensor],
-        private: bool = True,
-    ) -> Tensor:
-        """Class scores of every image under its own client's parameters.
 
-        Args:
-            images: [B, C, H, W], client by client.
-            counts: M numbers; `counts[k]` rows belong to client k, 0 is allowed, Σ = B.
-            parameters: tensors [M, *shape] by the layout's names, as `views` or `leaves` give them.
-            private: of no effect.
+def cnn_scores(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
+    """Return one network's scores.
 
-        Returns:
-            [B, classes].
+    Args:
+        weights: by name, of one client.
+        images: [B, C, H, W].
 
-        Raises:
-            ValueError: `counts` fits neither the images nor the parameters.
-        """
-        return self.forward(images, counts, self.effective_weights(parameters, private))
-
-    def forward(
-        self, images: Tensor, counts: Sequence[int], weights: Mapping[str, Tensor]
-    ) -> Tensor:
-        """`logits` from what `effective_weights` has already made."""
-        bias = weights["head.bias"]
-        if len(counts) != len(bias) or sum(counts) != len(images) or min(counts, default=0) < 0:
-            raise ValueError(
-                f"counts {list(counts)} must be {len(bias)} non-negative numbers that sum to the "
-                f"{len(images)} images"
-            )
-        images = images.to(bias.dtype)
-        if bias.device.type == "cpu":
-            return client_by_client(images, counts, weights)
-        return by_vmap(images, counts, weights)
-
-
-def client_by_client(
-    images: Tensor, counts: Sequence[int], weights: Mapping[str, Tensor]
-) -> Tensor:
-    """Scores [B, classes]: convolutions in a loop over clients, dense layers as one product."""
-    x, sizes = images, list(counts)
-    for layer in ("conv1", "conv2"):
-        kernels, biases = weights[f"{layer}.weight"], weights[f"{layer}.bias"]
-        # Unbound at once: picked one by one, each has a matrix of zeros in the backward pass.
-        each = zip(x.split(sizes), kernels.unbind(), biases.unbind(), strict=True)
-        maps = [conv2d(own, kernel, bias, padding=KERNEL // 2) for own, kernel, bias in each]
-        x = max_pool2d(torch.cat(maps), 2).relu()
-    x = x.flatten(1)
-    x = client_linear(x, weights["hidden.weight"], weights["hidden.bias"], counts).relu()
-    return client_linear(x, weights["head.weight"], weights["head.bias"], counts)
-
-
-def by_vmap(images: Tensor, counts: Sequence[int], weights: Mapping[str, Tensor]) -> Tensor:
-    """Scores [B, classes] by torch.func.vmap, for each run of clients with equally many images."""
-    runs = list(equal_runs(counts))
-    lengths = [clients.stop - clients.start for clients, _, _ in runs]
-    # Split at once: slicing run by run would make a zero matrix a run in the backward pass.
-    pieces = {name: weight.split(lengths) for name, weight in weights.items()}
-    bias = weights["head.bias"]
-    scores = [bias.new_zeros(0, bias.shape[1])]
-    for number, (_, rows, count) in enumerate(runs):
-        if count:
-            own = {name: piece[number] for name, piece in pieces.items()}
-            batches = images[rows].unflatten(0, (lengths[number], count))
-            scores.append(vmap(scores_of_one)(own, batches).flatten(0, 1))
-    return torch.cat(scores)
-
-
-def scores_of_one(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    """One client's scores [B, classes] of its images [B, C, H, W]."""
+    Returns:
+        [B, classes].
+    """
     x = images
     for layer in ("conv1", "conv2"):
         x = conv2d(x, weights[f"{layer}.weight"], weights[f"{layer}.bias"], padding=KERNEL // 2)
-        x = max_pool2d(x, 2).relu()  # the other way round is the same and four times the ReLUs
+        x = max_pool2d(x, 2).relu()  # the other order is the same with four times the ReLUs
     x = linear(x.flatten(1), weights["hidden.weight"], weights["hidden.bias"]).relu()
-    return linear(x, weights["head.weight"], weights["head.bias"])
+    return linear(x, weights[HEAD[0]], weights[HEAD[1]])
+
+
+def _first_row(specs: Sequence[ParameterSpec], generator: np.random.Generator) -> Tensor:
+    values = [torch.zeros(0)]
+    bound = 0.0
+    for spec in specs:
+        if spec.name.endswith(".weight"):  # the bias follows, with the same bound
+            bound = 1.0 / math.sqrt(math.prod(spec.shape[1:]))
+        drawn = generator.uniform(-bound, bound, spec.size)
+        values.append(torch.from_numpy(drawn).to(torch.float32))
+    return torch.cat(values)
+
+
+def _client_by_client(
+    images: Tensor, counts: Sequence[int], weights: Mapping[str, Tensor]
+) -> Tensor:
+    # Unbound at once: each client picked would have a matrix of zeros in the backward pass.
+    unbound = {name: weight.unbind() for name, weight in weights.items()}
+    batches = images.split(list(counts))
+    clients = [{name: unbound[name][k] for name in weights} for k in range(len(batches))]
+    return torch.cat([cnn_scores(*pair) for pair in zip(clients, batches, strict=True)])
+
+
+def _by_vmap(images: Tensor, counts: Sequence[int], weights: Mapping[str, Tensor]) -> Tensor:
+    """Map `cnn_scores` over each run of clients with equally many images."""
+    runs = list(equal_runs(counts))
+    lengths = [run.length for run in runs]
+    # Split at once: each slice would allocate a matrix of zeros in the backward pass.
+    pieces = {name: weight.split(lengths) for name, weight in weights.items()}
+    bias = weights[HEAD[1]]
+    scores = [bias.new_zeros(0, bias.shape[1])]
+    for number, run in enumerate(runs):
+        if run.each:
+            clients = {name: piece[number] for name, piece in pieces.items()}
+            batches = images[run.rows].unflatten(0, (run.length, run.each))
+            scores.append(vmap(cnn_scores)(clients, batches).flatten(0, 1))
+    return torch.cat(scores)

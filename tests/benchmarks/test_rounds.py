@@ -2,28 +2,31 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from benchmarks import rivals
-from benchmarks.federations import MODELS, digest, federation
+from benchmarks.federations import MODELS, Federation, digest, federation
 from benchmarks.plain_loop import PlainLoop, trainable
-from fedsdg.federation.local_work import Samples
-from fedsdg.federation.records import Records
+from fedsdg.federation.tasks import Samples
+from fedsdg.models import CohortModel
 
 ROUNDS = 2
 
 
 def in_double(made):
     """Return the same federation in float64."""
-    return replace(
-        made,
-        model=made.model.to(torch.float64),
-        samples=Samples(made.samples.images.double(), made.samples.labels),
-        theta=made.theta.double(),
-        private=made.private.double(),
-        records=Records(),
+    setup = made.setup
+    old = setup.model
+    setup = replace(
+        setup,
+        model=CohortModel(old.backbone, old.config, old.num_classes, dtype=torch.float64),
+        samples=Samples(setup.samples.images.double(), setup.samples.labels),
+        first=setup.first.double(),
+        private=setup.private.double(),
     )
+    return Federation(setup, *setup.initial())
 
 
 def relative(result, expected, start):
@@ -41,25 +44,26 @@ def test_the_plain_loop_and_the_engine_end_at_the_same_parameters(method, double
     by_torch = federation("digits", method, kernel="torch")
     by_torch = in_double(by_torch) if double else by_torch
     engine = by_torch if double else federation("digits", method)
-    start, private, layout = engine.theta, engine.private, engine.layout
-    plain = PlainLoop(by_torch)
+    setup, store = engine.setup, engine.store
+    plain = PlainLoop(by_torch.setup)
     for number in range(1, ROUNDS + 1):
-        record = engine.step(number)
+        record = engine.step(number).round
         plain.round(number)
     assert not record["evaluated"] and record["bytes_up"] > 0
-    assert relative(engine.theta, flat(plain.shared, layout.communicated), start) < bound
-    assert sorted(plain.private) == torch.nonzero(engine.bank.trained).flatten().tolist()
-    if layout.d_private:
+    expected = flat(plain.shared, setup.layout.communicated)
+    assert relative(engine.server.models[0], expected, setup.first[0]) < bound
+    assert sorted(plain.private) == np.flatnonzero(store.counts.trained).tolist()
+    if setup.layout.d_private:
         for client, state in plain.private.items():
-            kept = engine.bank.private(torch.tensor([client]))[0]
-            assert relative(kept, flat(state, layout.private), private) < bound
+            kept = store.read("private", np.array([client]))[0]
+            assert relative(kept, flat(state, setup.layout.private), setup.private) < bound
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_both_train_the_same_parameters(name):
-    engine = federation(name, "fedsdg", kernel="torch")
-    shapes = {key: tuple(p.shape) for key, p in trainable(PlainLoop(engine).server).items()}
-    specs = (*engine.layout.communicated, *engine.layout.private)
+    setup = federation(name, "fedsdg", kernel="torch").setup
+    shapes = {key: tuple(p.shape) for key, p in trainable(PlainLoop(setup).server).items()}
+    specs = (*setup.layout.communicated, *setup.layout.private)
     assert shapes == {spec.name: spec.shape for spec in specs}
 
 
@@ -73,7 +77,7 @@ def test_the_same_rounds_have_the_same_digest():
 def test_flowers_simulation_ends_where_the_plain_loop_ends(method):
     from benchmarks.flower_simulation import simulate
 
-    plain = PlainLoop(federation("digits", method, kernel="torch"))
+    plain = PlainLoop(federation("digits", method, kernel="torch").setup)
     start = torch.cat([value.flatten() for value in plain.shared.values()])
     for number in range(1, 4):
         plain.round(number)

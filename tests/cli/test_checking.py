@@ -13,7 +13,7 @@ from tests.experiment.examining.planted import planted
 
 DOCUMENT = Path(__file__).parents[2] / "docs/add-a-method.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
-LOSS, ATTACK = (CHOICES[name][2] for name in ("loss of the batch", "attack on the honest"))
+LOSS, ATTACK = (CHOICES[name][2] for name in ("loss of the batch", "attack in place"))
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +48,11 @@ def test_what_fails_is_the_exit_code_and_a_line(here, capsys):
     first, waiting, mine, second, his, not_seen = capsys.readouterr().out.splitlines()
     assert [re.split(r"  +|: ", line)[:4] for line in (first, second)] == [
         ["failed", "mine.py", "loss broken", "it has a finite loss for each sample"],
-        ["failed", "his.py", "attack broken", "honest clients stay as they are"],
+        ["failed", "his.py", "attack broken", "what came in stays as it is"],
     ]
     assert re.match(r" +not tried until then: no sample depends on another; a right", waiting)
     assert mine == "mine.py: 1 failed (--verbose)"
-    assert his == "his.py: 1 failed, 4 passed (--verbose)" and not_seen.startswith(NOT_SEEN)
+    assert his == "his.py: 1 failed, 3 passed (--verbose)" and not_seen.startswith(NOT_SEEN)
 
 
 def test_failures_come_first_and_methods_with_one_bug_share_a_line(here, capsys):
@@ -68,9 +68,7 @@ def test_failures_come_first_and_methods_with_one_bug_share_a_line(here, capsys)
     assert re.match(r"warning +method one, rule Momentum: its steps follow the updates", second)
     assert alike.split() == ["the", "same", "of", "method", "two"]
     assert waiting.endswith("not tried until then: it learns as the plain mean does")
-    assert re.fullmatch(
-        r"mine.py: 1 failed, 2 warnings, \d+ passed, \d do not apply .--verbose.", summary
-    )
+    assert re.fullmatch(r"mine.py: 1 failed, 2 warnings, \d+ passed .--verbose.", summary)
 
 
 def test_a_rule_that_ends_the_process_fails_once(here, capsys):
@@ -118,7 +116,7 @@ def test_the_same_for_a_script(here, capsys):
         ),
         (
             "from fedsdg.aggregation.rules.mean import Mean\n"
-            "from fedsdg.federation.objectives.term import Term\n"
+            "from fedsdg.federation.terms import Term\n"
             "from fedsdg.methods.method import Method\n"
             "class T(Term):\n    pass\n"
             "METHODS = {'a': Method('A', rule=Mean(), objective=(T(),))}\n",

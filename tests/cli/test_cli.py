@@ -45,14 +45,13 @@ def write_small(folder, raw):
     """Write a config, and a tiny backbone where it would have it."""
     import torch
 
-    from fedsdg.models.architecture import Architecture
-    from fedsdg.models.backbones import build, save_backbone
+    from fedsdg.models import Architecture, build_backbone, save_backbone
 
     (folder / "config.yaml").write_text(yaml.safe_dump(raw))
     architecture = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
     torch.manual_seed(0)
     recipe = {k: v for k, v in raw["backbones"]["letters"].items() if k != "source"}
-    save_backbone(build(architecture), architecture, folder / BACKBONE, facts_of(recipe))
+    save_backbone(build_backbone(architecture), architecture, folder / BACKBONE, facts_of(recipe))
     return folder / "config.yaml"
 
 

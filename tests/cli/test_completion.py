@@ -47,7 +47,7 @@ def completions(script, *words) -> set[str]:
     [
         (["meth"], {"methods"}),
         (["methods", "scaf"], {"scaffold"}),
-        (["run", "--see"], {"--seed", "--seeds-together"}),
+        (["run", "--see"], {"--seed"}),
         (["run", "--method", "scaf"], {"scaffold"}),
         (["methods", "show", "coord"], {"coordinate-median"}),
         (["run", "--dataset", "cifar"], {"cifar10", "cifar100"}),

@@ -176,8 +176,14 @@ def test_classes_that_no_client_trains_on_are_named():
 def test_what_cannot_be_divided_is_refused(digits, skew):
     with pytest.raises(ValueError, match="at least 5"):
         PartitionSettings(min_samples=4, min_test=3)
-    with pytest.raises(ValueError, match="no draw of 201 gave 130 clients 12 of 1437 samples"):
+    with pytest.raises(ValueError, match="1437 samples are too few for 130 clients of at least 12"):
         partition(digits, skew, 130)
+
+
+@pytest.mark.parametrize("skew", ["dirichlet~0.0001", "quantity~0.001"])
+def test_draws_that_never_suffice_are_given_up(digits, skew):
+    with pytest.raises(ValueError, match="no draw of 201 gave each client 12 samples"):
+        partition(digits, skew, 100)
 
 
 @pytest.fixture

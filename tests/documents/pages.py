@@ -193,7 +193,7 @@ def follow_pages(named: list[str]) -> int:
 
 if __name__ == "__main__":
     # peft and timm import torchvision, which test environments may have for another torch.
-    from fedsdg.models.torchvision_schemas import declare_torchvision_operators
+    from fedsdg.models import declare_torchvision_operators
 
     declare_torchvision_operators()
     import peft  # noqa: F401

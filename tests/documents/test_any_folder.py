@@ -32,7 +32,7 @@ def test_a_method_and_a_skew_that_are_in_no_config_run(folder, capsys):
     assert main([*command, "--set", *BRIEF]) == 0
     said = capsys.readouterr().err
     assert (
-        "ditto is not in the config: it runs with its defaults (weights=samples, strength=0.1)"
+        "ditto is not in the config: it runs with its defaults (weights=samples, strength=0.1"
         in said
     )
     (result,) = (folder / "results").rglob("result.json")

@@ -12,12 +12,12 @@ PACKAGE = Path(__file__).parents[2] / "fedsdg"
 LACKING = {
     ".": 7,
     "aggregation": 85,
-    "data": 36,
-    "experiment": 162,
-    "federation": 117,
+    "data": 8,
+    "experiment": 141,
+    "federation": 45,
     "files": 11,
     "methods": 17,
-    "models": 79,
+    "models": 13,
 }
 
 
@@ -46,8 +46,7 @@ def lacking(file: Path) -> list[str]:
     return found
 
 
-#: All modules but those of rooms that are written anew beside the old ones.
-FILES = sorted(file for file in PACKAGE.rglob("*.py") if not room_of(file).startswith("next_"))
+FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = sorted(set(map(room_of, FILES)))
 
 

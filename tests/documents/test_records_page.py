@@ -10,7 +10,6 @@ from fedsdg.files.declarations import declarations
 SCHEMAS = (
     records.ROUNDS_SCHEMA,
     records.CLIENTS_SCHEMA,
-    records.TRACE_SCHEMA,
     records.TIMINGS_SCHEMA,
 )
 

@@ -1,17 +1,15 @@
-"""A program for the fault test: a grid in real processes, killed, and a run on a full disk.
+"""A program for the fault test: a grid in real processes, killed again and again.
 
 It imports once and forks for every attempt, so that twenty kills take a minute or two. Arguments: a
 folder, and how many kills. What it found is printed as JSON.
 """
 
-import builtins
 import contextlib
 import itertools
 import json
 import multiprocessing
 import os
 import random
-import resource
 import shutil
 import signal
 import sys
@@ -23,23 +21,20 @@ import yaml
 
 import fedsdg.analysis.render  # noqa: F401
 from fedsdg.cli import main
-from fedsdg.experiment import resuming
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.machine import processes
-from fedsdg.experiment.material import make_partition, prepare_material
 from fedsdg.experiment.reach import source_hash
-from fedsdg.experiment.runs import execute
-from fedsdg.federation import bank, checkpoints, prefixes
-from fedsdg.models.backbones import load_backbone
+from fedsdg.federation import checkpoints, rounds, store
+from fedsdg.files import atomic_path
 
 SKEW = "dirichlet~1.0"
-#: FedSDG has a private bank, SCAFFOLD one of control variates and state of the server, Ditto models
-#: of clients' own, CGSV a state of the server alone.
+#: FedSDG has private rows, SCAFFOLD control variates and state of the server, Ditto models of
+#: clients' own, CGSV a state of the server alone.
 METHODS = ["fedsdg", "scaffold", "ditto", "cgsv"]
 RECORDS = ("rounds.parquet", "clients.parquet", "result.json")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 #: What a process is doing when it is killed; "anything": whatever it is doing after a random time.
-MOMENTS = ("anything", "anything", "a new file", "a growing file", "after a renewal")
+MOMENTS = ("anything", "a new checkpoint")
 CHECKPOINT_SECONDS = 0.2
 
 place, kills = Path(sys.argv[1]), int(sys.argv[2])
@@ -111,33 +106,13 @@ def grid(name, *, slowly=False):
             os.dup2(log.fileno(), 2)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if name != "undisturbed":
-            bank.MEMORY_LIMIT = 0  # what clients keep lies in a file; undisturbed, in memory
+            store.MEMORY_LIMIT = 0  # what clients keep lies in a file; undisturbed, in memory
         if slowly:
-            checkpoints.open = prefixes.open = slow_open
-            resuming.step_together = slow_step  # Or a fast machine would keep few checkpoints.
+            checkpoints.write_bytes = in_pieces
+            rounds.begin = slow_begin  # Or a fast machine would keep few checkpoints.
         status = main(["run", "--grid", "config/config.yaml"])
     except KeyboardInterrupt:  # before the command was called, or after
         status = 128 + signal.SIGINT
-    finally:
-        os._exit(status)
-
-
-def alone(name, *, seconds=0.0, limit=None):
-    """Fork a process that does one run of FedSDG into ``place / name``, its store beside it."""
-    if process := os.fork():
-        return process
-    status = 70
-    try:
-        with open(place / f"{name}.log", "a") as log:
-            os.dup2(log.fileno(), 2)
-        if limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        failure = execute(
-            config.run("digits", SKEW, config.methods[0], 0), material, partition,
-            place / name / "out", store=place / name / "runs", identity={},
-            checkpoint_seconds=seconds,
-        )  # fmt: skip
-        status = 1 if failure else 0
     finally:
         os._exit(status)
 
@@ -152,58 +127,33 @@ def wait_for_all(end):
     os.close(end)
 
 
-class InPieces:
-    """A file whose contents arrive in three pieces."""
-
-    def __init__(self, stream):
-        self.stream, self.flush, self.fileno = stream, stream.flush, stream.fileno
-        self.read, self.tell, self.seek, self.truncate = (
-            stream.read, stream.tell, stream.seek, stream.truncate,
-        )  # fmt: skip
-
-    def write(self, content):
+def in_pieces(path, content, *, durable):
+    """Write a file in three pieces."""
+    with atomic_path(path) as temporary, open(temporary, "wb") as stream:
         size = max(1, -(-len(content) // 3))
         for begin in range(0, len(content), size):
-            self.stream.write(content[begin : begin + size])
-            self.stream.flush()
+            stream.write(content[begin : begin + size])
+            stream.flush()
             time.sleep(0.002)
 
 
-def slow_step(*arguments, step=resuming.step_together):
+def slow_begin(*arguments, begin=rounds.begin):
     time.sleep(0.05)
-    return step(*arguments)
+    return begin(*arguments)
 
 
-@contextlib.contextmanager
-def slow_open(file, mode):
-    with builtins.open(file, mode) as stream:
-        yield InPieces(stream)
-
-
-def manifests(folder):
-    """Rounds of the checkpoints of each run on the disk, and what is being written: "a new file",
-    "a growing file" (longer than any manifest says), "after a renewal" of the bank's file."""
-    rounds, doing = {}, set()
+def saved(folder):
+    """Rounds of the checkpoints of each run on the disk, and whether a new one is being written."""
+    found, writing = {}, False
     for run in (folder / "checkpoints").glob("*"):
-        known, found = {}, []
-        with contextlib.suppress(FileNotFoundError):  # its run is stored just now
-            files = list(run.iterdir())
-            for file in files:
-                if file.name.startswith("round~") and file.name.endswith(".json"):
-                    found.append(int(file.name[6:-5]))
-                    for part in json.loads(file.read_bytes())["parts"].values():
-                        known[part["file"]] = max(part["bytes"], known.get(part["file"], 0))
-            for file in files:
-                if file.name.startswith("."):
-                    doing.add("a new file")
-                elif file.name.endswith(".frames") and file.stat().st_size > known.get(
-                    file.name, 0
-                ):
-                    doing.add("a growing file")
-                if file.name.startswith("bank~") and file.name != "bank~1.frames":
-                    doing.add("after a renewal")
-        rounds[run.name] = sorted(found)
-    return rounds, doing
+        # Its run is stored just now, or it is the file of what clients keep, for a moment.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            names = [file.name for file in run.iterdir()]
+            writing |= any(name.startswith(".") for name in names)
+            found[run.name] = sorted(
+                int(name.split("~")[1]) for name in names if name.startswith("round~")
+            )
+    return found, writing
 
 
 def pages(folder):
@@ -222,8 +172,8 @@ def pages(folder):
 
 def killed(name, number, moment):
     """Kill the grid at a moment; "killed", "finished" before, or "missed" the moment."""
-    store = place / name / ".fedsdg"
-    done, _ = manifests(store)
+    folder = place / name / ".fedsdg"
+    done, _ = saved(folder)
     process, end = grid(name, slowly=moment != "anything")
     deadline = time.monotonic() + chance.uniform(0, 0.5 * took)
     to_pass, before, there = chance.randrange(3), False, False
@@ -235,14 +185,14 @@ def killed(name, number, moment):
             if time.monotonic() >= deadline:
                 break
         else:
-            before, there = there, moment in manifests(store)[1]
+            before, there = there, saved(folder)[1]
             to_pass -= there and not before
-            if there and (to_pass < 0 or moment == "after a renewal"):
+            if there and to_pass < 0:
                 os.killpg(process, signal.SIGSTOP)
                 if not os.WIFSTOPPED(os.waitpid(process, os.WUNTRACED)[1]):
                     wait_for_all(end)
                     return "missed"
-                if moment in manifests(store)[1]:  # Still, now that nothing moves.
+                if saved(folder)[1]:  # Still, now that nothing moves.
                     break
                 os.killpg(process, signal.SIGCONT)
         time.sleep(0.0005)
@@ -255,13 +205,13 @@ def killed(name, number, moment):
     if code == 0:
         return "finished"
     assert code in (-number, 128 + number), code
-    after, _ = manifests(store)
-    for run, rounds in after.items():
-        assert len(rounds) <= 3, rounds
+    after, _ = saved(folder)
+    for run, kept in after.items():
+        assert len(kept) <= 3, kept
         # Once a run is stored its checkpoints go, and it may be killed while they do.
         before_it = done.get(run) or [0]
-        stored = any(not one.name.startswith(".") for one in (store / "runs").glob("*"))
-        assert stored or not rounds or rounds[-1] >= before_it[-1], (done, after)
+        stored = any(not one.name.startswith(".") for one in (folder / "runs").glob("*"))
+        assert stored or not kept or kept[-1] >= before_it[-1], (done, after)
     report["kills"][number.name] += 1
     report["while"][moment] += 1
     return "killed"
@@ -310,40 +260,4 @@ for name in ended:
     ]
     report["finished"] += 1
 
-# A full disk: no file may grow beyond half of the bank, so neither checkpoints nor the finished
-# run can be written, and the earlier checkpoint is all there is. Then there is space again.
-material = prepare_material(
-    "digits", load_backbone(place / "undisturbed/results/backbones/letters.safetensors"), "cpu"
-)
-partition = make_partition("digits", SKEW, 0, config.federation.clients, config.partition)
-assert wait(alone("whole", seconds=1e9)) == 0
-process = alone("full")
-while not (there := manifests(place / "full")[0]) or not any(there.values()):
-    time.sleep(0.0005)
-os.kill(process, signal.SIGKILL)
-wait(process)
-(folder,) = (place / "full/checkpoints").iterdir()
-rows = max(folder.glob("bank~*"), key=lambda file: file.stat().st_size)
-named = [file for file in folder.iterdir() if not file.name.startswith(".")]
-kept = {file.name: file.read_bytes() for file in named}
-status = wait(alone("full", limit=rows.stat().st_size // 2))
-log = (place / "full.log").read_text()
-newest = max(kept, key=lambda file: (file.endswith(".json"), file))
-parts = {part["file"]: part["bytes"] for part in json.loads(kept[newest])["parts"].values()}
-parts[newest] = len(kept[newest])
-report["full_disk"] = {
-    "failed": status != 0,
-    "sentences": log.count("no checkpoint could be saved"),
-    "stored": [file.name for file in (place / "full/runs").iterdir()],
-    "half-written": [file.name for file in folder.iterdir() if file.name not in kept],
-    "intact": all(
-        (folder / file).read_bytes()[:size] == kept[file][:size] for file, size in parts.items()
-    ),
-}
-report["full_disk"]["failed_again"] = wait(alone("full")) != 0
-report["full_disk"]["different"] = [
-    file
-    for file in RECORDS
-    if (place / "full/out" / file).read_bytes() != (place / "whole/out" / file).read_bytes()
-]
 json.dump(report, sys.stdout)

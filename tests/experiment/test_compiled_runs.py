@@ -11,16 +11,16 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.experiment import building, kernel
+from fedsdg.experiment import kernel
 from fedsdg.experiment.building import build
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.material import make_partition, prepare_material
 from fedsdg.experiment.method_entries import method_entry
 from fedsdg.experiment.scenarios import laid_over
-from fedsdg.models.architecture import Architecture
-from fedsdg.models.backbones import build as build_backbone
-from fedsdg.models.backbones import freeze
+from fedsdg.federation import assembly
+from fedsdg.models import Architecture, build_backbone, freeze
 from fedsdg.models.fast import vectors
+from tests.federation.small import run
 from tests.suited import suited
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ SKEW = "dirichlet~1.0"
 #: Of each way in which clients train and models are made.
 METHODS = (
     "fedsdg", "fedavg", "fedprox-inexact", "scaffold", "fedcurv", "ditto", "apfl", "fedrep",
-    "fedper", "feddpa", {"type": "feddpa", "mixture": "per-sample"}, "ffa-lora", "rolora",
+    "fedper", "feddpa", "ffa-lora", "rolora",
     "fedsa-lora", "local-only", "fine-tune", "fedbabu", "gated-head", "fed-rod",
     "fedsdg-heldout",
 )  # fmt: skip
@@ -59,27 +59,23 @@ def material():
 
 
 def trained(material, entry, kernel, **training):
-    given = suited(config(kernel, **training), entry if isinstance(entry, str) else entry["type"])
+    given = suited(config(kernel, **training), entry)
     partition = make_partition("digits", SKEW, 0, given.federation.clients, given.partition)
-    run = given.run("digits", SKEW, method_entry(entry), 0)
-    federation = build(run, material, partition)
-    start = federation.theta.clone(), federation.private.clone()
-    federation.run()
-    return run, federation, start
+    one = given.run("digits", SKEW, method_entry(entry), 0)
+    return one, run(build(one, material, partition))
 
 
-@pytest.mark.parametrize("entry", METHODS, ids=str)
+@pytest.mark.parametrize("entry", METHODS)
 def test_what_is_learned_is_what_torch_learns(material, entry):
-    one, plain, start = trained(material, entry, "torch")
-    other, fast, _ = trained(material, entry, "compiled")
+    one, plain = trained(material, entry, "torch")
+    other, fast = trained(material, entry, "compiled")
     assert one.hash != other.hash
-    pairs = [(plain.theta, fast.theta, start[0])]
-    if plain.private.dim() == 2:
-        pairs.append((plain.private, fast.private, start[1]))
+    pairs = [(plain.server.models, fast.server.models, plain.setup.first)]
+    pairs.append((plain.private, fast.private, plain.setup.private))
     for expected, found, begin in pairs:
         moved = (expected - begin).double().norm()
         assert (found - expected).double().norm() <= 1e-3 * moved
-    for ours, theirs in zip(fast.records.rounds, plain.records.rounds, strict=True):
+    for ours, theirs in zip(fast.rounds, plain.rounds, strict=True):
         assert ours.keys() == theirs.keys()
         for key in ("train_loss", "val_accuracy", "global_loss"):
             if key in theirs:
@@ -94,8 +90,8 @@ from tests.experiment.test_compiled_runs import METHODS, material, trained
 torch.set_num_threads(1)
 made = material.__wrapped__()
 for entry in METHODS:
-    run = trained(made, entry, "compiled", optimiser="adam", eta_g=0.01, eta_p=0.01)[1]
-    kept = run.theta, run.bank.private(torch.arange(6))
+    one = trained(made, entry, "compiled", optimiser="adam", eta_g=0.01, eta_p=0.01)[1]
+    kept = one.server.models, one.private
     print(entry, *(hashlib.sha256(x.contiguous().numpy().tobytes()).hexdigest() for x in kept))
 """
 
@@ -124,7 +120,7 @@ def test_whole_runs_have_the_same_bytes_whatever_the_instructions():
 def test_the_same_config_gives_the_same_bytes(material):
     runs = [trained(material, "fedsdg", "compiled", optimiser="adam")[1] for _ in range(2)]
     assert torch.equal(runs[0].theta, runs[1].theta)
-    assert runs[0].records.rounds == runs[1].records.rounds
+    assert runs[0].rounds == runs[1].rounds
 
 
 @pytest.mark.parametrize(
@@ -185,15 +181,10 @@ def test_the_address_says_which_it_was():
     assert "kernel" not in runs["torch"].to_dict()["training"]
 
 
-def test_what_does_not_fit_is_computed_anew_to_the_same_bytes(material, monkeypatch, capsys):
+def test_what_does_not_fit_is_computed_anew_to_the_same_bytes(material, monkeypatch):
     kept = trained(material, "fedsdg", "compiled")[1]
-    monkeypatch.setattr(building, "MOST_KEPT", 10_000)
-    building._say_once.cache_clear()
-    for _ in range(2):
-        anew = trained(material, "fedsdg", "compiled")[1]
-    assert anew.samples.images.shape[1:] == (1, 8, 8)
+    monkeypatch.setattr(assembly, "MOST_PREFIX_BYTES", 10_000)
+    anew = trained(material, "fedsdg", "compiled")[1]
+    assert kept.setup.samples.images.shape[1:] != anew.setup.samples.images.shape[1:] == (1, 8, 8)
     assert torch.equal(kept.theta, anew.theta) and torch.equal(kept.private, anew.private)
-    assert kept.records.rounds == anew.records.rounds
-    # 1,797 images of 5 tokens of 32 numbers, twice.
-    said = "what of 1,797 images is frozen would take 0.0 GiB; it is computed anew"
-    assert capsys.readouterr().err.count(said) == 1
+    assert kept.rounds == anew.rounds

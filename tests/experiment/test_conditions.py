@@ -7,21 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsdg.experiment.conditions import (
-    ComputeConfig,
-    Conditions,
-    DropoutConfig,
-    FeatureShiftConfig,
-    LabelConflictConfig,
-    LabelNoiseConfig,
-    QuantisationConfig,
-    parse_conditions,
-)
+from fedsdg.experiment.conditions import Conditions, parse_conditions
+from fedsdg.experiment.config import parse_config
+from fedsdg.experiment.method_entries import method_entry
 from fedsdg.methods.declared import choices
 from fedsdg.parts import declared
+
+CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 
 ATTACKS = choices("attacks")
 FULL = {
@@ -122,28 +118,6 @@ def test_nonsense_is_named(given, message):
         parse_conditions(given)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: DropoutConfig(2), "^probability is 2, but must be at most 1$"),
-        (lambda: LabelNoiseConfig(0.5, 0.2), "^low = 0.5 is above high = 0.2; exchange them"),
-        (lambda: LabelConflictConfig(groups=2), "^groups is 2, but per: client makes every client"),
-        (lambda: FeatureShiftConfig(share=-1), "^share is -1, but must be at least 0$"),
-        (lambda: ComputeConfig(slowest=5), "^slowest = 5.0 is above fastest = 4.0 steps in a seco"),
-        (lambda: ComputeConfig(local_seconds=9, deadline=5), "no update could ever be in time$"),
-        (lambda: QuantisationConfig(bits=17), "^bits is 17, but must be at most 16$"),
-        (lambda: Conditions(benchmark_images=0), "^benchmark_images is 0, but must be at least 1$"),
-        (
-            lambda: Conditions(quantisation=QuantisationConfig(who="slowest")),
-            "^quantisation.who is slowest, but without compute nobody is slower than others; add",
-        ),
-    ],
-)
-def test_what_is_made_in_python_is_checked_as_in_a_config(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 def test_every_condition_and_every_key_of_it_says_what_it_means():
     for name, entry in declared(Conditions).items():
         keys = declared(entry.kind).values() if entry.holds_part else [entry]
@@ -219,3 +193,81 @@ def test_an_angle_that_is_drawn_leaves_runs_the_hash_they_had():
     fixed = parse_conditions({"feature_shift": {"kind": "rotate", "angle": 90}})
     assert fixed.to_dict() == {"feature_shift": {**earlier, "angle": 90.0}}
     assert parse_conditions(fixed.to_dict()) == fixed
+
+
+# --- In configs -----------------------------------------------------------------------------------
+
+
+SKEW = "dirichlet~1.0"
+
+
+def raw_config(**federation):
+    raw = yaml.safe_load(CONFIG.read_text())
+    raw["federation"] |= {"clients": 9, "clients_per_round": 9, "rounds": 4} | federation
+    return raw
+
+
+def test_a_run_without_conditions_says_nothing_of_them():
+    run = parse_config(raw_config()).run("digits", SKEW, method_entry("fedavg"), 0)
+    assert "conditions" not in run.to_dict()
+    raw = raw_config() | {"conditions": {}}
+    assert parse_config(raw).run("digits", SKEW, method_entry("fedavg"), 0).hash == run.hash
+
+
+def test_scenarios_multiply_the_grid_and_change_what_they_name():
+    raw = raw_config() | {
+        "skews": [SKEW, "iid"],
+        "seeds": [0],
+        "methods": ["fedavg", {"type": "krum", "f": 1}],
+        "scenarios": {
+            "plain": {},
+            "flip~0.2": {
+                "conditions": {"attack": {"type": "sign-flip", "share": 0.2}},
+                "parameters": {"f": 2},
+                "federation": {"rounds": 7},
+            },
+        },
+    }
+    config = parse_config(raw)
+    assert config.settings == (f"{SKEW}@plain", f"{SKEW}@flip~0.2", "iid@plain", "iid@flip~0.2")
+    assert "digits/clients~9/iid@flip~0.2/krum/seed~0" in config.run_folders()
+    krum = config.methods[1]
+    hard = config.run("digits", "iid@flip~0.2", krum, 0)
+    easy = config.run("digits", "iid@plain", krum, 0)
+    assert (hard.skew, hard.parameters["f"], hard.federation.rounds) == ("iid", 2, 7)
+    assert (easy.skew, easy.parameters["f"], easy.federation.rounds) == ("iid", 1, 4)
+    assert hard.conditions.attack.count(10) == 2 and not easy.conditions
+    assert config.identity("digits", "iid@flip~0.2", krum, 0)["scenario"] == "flip~0.2"
+
+
+@pytest.mark.parametrize(
+    "scenario, sentence",
+    [
+        ({"x": {"conditons": {}}}, "scenarios.x: unknown key 'conditons'; did you mean 'condi"),
+        ({"a@b": {}}, "the name 'a@b' must be made of letters"),
+        ({"x": {"federation": {"clients": 3}}}, "scenarios share their clients"),
+        ({"x": {"parameters": {"gamma": 1}}}, "scenarios.x.parameters: no method has a parameter"),
+        (
+            {"x": {"conditions": {"compute": {"arrivals": 40}}}},
+            "conditions.compute.arrivals is 40, but a round has only 9 clients",
+        ),
+    ],
+)
+def test_a_scenario_that_cannot_be_is_refused_by_its_place(scenario, sentence):
+    raw = raw_config() | {"methods": ["fedavg", "krum"], "scenarios": scenario}
+    with pytest.raises(ValueError, match=sentence):
+        parse_config(raw)
+
+
+def test_what_leaves_too_few_or_too_many_clients_is_refused():
+    for federation, message in (
+        ({"clients_per_round": 4, "held_out": 0.7}, "held_out is 0.7, which leaves 3 of 9 clie"),
+        (
+            {"clients": 12, "clients_per_round": 11, "shapley": True},
+            "10 clients, and a round has 11",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            parse_config(raw_config(**federation))
+    estimated = raw_config(clients=12, clients_per_round=11, shapley="estimated")
+    assert parse_config(estimated).federation.shapley == "estimated"

@@ -19,7 +19,8 @@ from fedsdg.experiment.material import make_partition, prepare_material
 from fedsdg.experiment.runs import execute
 from fedsdg.files import read_json
 from fedsdg.methods.families import METHODS
-from fedsdg.models.small_cnn import CnnArchitecture, SmallCnn, make_layout
+from fedsdg.models import CnnArchitecture, SmallCnn
+from tests.federation.small import run as run_rounds
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = [ROOT / "config" / "config.yaml", ROOT / "config" / "extended" / "full.yaml"]
@@ -87,7 +88,7 @@ def test_a_method_that_needs_adapters_is_refused_with_full():
                 parse_config({**raw, "trainable": "full"})
         else:
             parse_config({**raw, "trainable": "full"})
-            make_layout(CnnArchitecture(8, 1), 10, **asked)
+            SmallCnn(CnnArchitecture(8, 1), 10, **asked)
 
 
 @pytest.mark.parametrize(
@@ -114,25 +115,25 @@ def test_images_keep_their_size_and_take_the_fixed_normalisation(material):
 
 @pytest.mark.parametrize("label", [method.label for method in load_config(CONFIGS).methods])
 def test_every_method_of_the_config_trains(config, material, partition, label):
-    one = build(of(config, label), material, partition)
-    assert isinstance(one.model, SmallCnn)
-    begun = one.theta.clone() if one.layout.d else one.private.clone()
-    records = one.run().rounds
-    assert one.layout.d + one.layout.d_private == 22_154
-    assert 0.0 <= records[-1]["personal_accuracy"] <= 1.0
-    if one.layout.d:
-        assert not torch.equal(one.theta, begun)
-        assert records[-1]["global_accuracy"] is not None
-        assert records[-1]["bytes_up"] >= 5 * 4 * 22_154
+    setup = build(of(config, label), material, partition)
+    assert isinstance(setup.model, SmallCnn)
+    assert setup.layout.d + setup.layout.d_private == 22_154
+    one = run_rounds(setup)
+    last = one.rounds[-1]
+    assert 0.0 <= last["personal_accuracy"] <= 1.0
+    if setup.layout.d:
+        assert not torch.equal(one.theta, setup.first[0])
+        assert last["global_accuracy"] is not None
+        assert last["bytes_up"] >= 5 * 4 * 22_154
     else:
-        assert "global_accuracy" not in records[-1] and records[-1]["bytes_up"] == 0
+        assert "global_accuracy" not in last and last["bytes_up"] == 0
 
 
 def test_all_methods_start_from_the_same_network(config, material, partition):
     shared = build(of(config, "fedavg"), material, partition)
     local = build(of(config, "local-only"), material, partition)
     assert local.layout.private == shared.layout.communicated
-    assert torch.equal(local.private, shared.theta)
+    assert torch.equal(local.private, shared.first[0])
 
 
 def test_the_records_of_two_runs_are_the_same_bytes(config, material, partition, tmp_path):

@@ -19,7 +19,7 @@ from fedsdg.experiment import store
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.config_files import load_config
 from fedsdg.experiment.grid.pages import require_pages
-from fedsdg.experiment.grid.runs import grid_runs, grouped
+from fedsdg.experiment.grid.runs import grid_runs
 from fedsdg.experiment.summary import shown_pages
 from fedsdg.files import read_json
 
@@ -122,19 +122,6 @@ def test_only_names_what_is_run(only, count):
             assert not kind & set(only) or kind & set(only) & place
 
 
-def test_seeds_of_a_cell_are_grouped_in_the_order_of_the_first():
-    runs = grid_runs(load_config([CONFIG], ["experiment=x", "seeds=[3, 1, 2]"]), Path())
-    groups = grouped(runs, 2)
-    assert sorted(run.folder for group in groups for run in group) == sorted(r.folder for r in runs)
-    cells = len(runs) // 3
-    assert [[run.config.seed for run in group] for group in groups] == [[3, 1]] * cells + [
-        [2]
-    ] * cells
-    for group in groups:
-        assert len({run.folder.parent for run in group}) == 1
-    assert grouped(runs, 1) == [(run,) for run in runs]
-
-
 def test_a_word_that_names_nothing_is_an_error():
     with pytest.raises(ValueError, match="--only: 'fedsgd' names nothing .*mean 'fedsdg'"):
         grid_runs(config(), Path(), ["fedsgd"])
@@ -199,36 +186,6 @@ def test_in_parts_again_and_whole_it_ends_with_the_same_files(place, capsys):
         if not k.endswith(timed)
     }
     assert mine == other
-
-
-@pytest.mark.slow
-def test_seeds_together_write_the_same_files_and_are_done_only_once(place, capsys):
-    assert grid("--only", "iid", "fedavg", "seed~0") == 0
-    alone = records(place)
-    assert grid("--only", "iid", "--seeds-together", "2") == 0
-    text = capsys.readouterr().err
-    assert "[4/4] digits iid fedavg seed 1: ok" in text or "[4/4] digits iid fedsdg" in text
-    mixed = records(place)
-    assert {name: mixed[name] for name in alone} == alone, "what was finished is not done again"
-    runs = place / "results/runs/tiny/digits/clients~6/iid"
-    company = {
-        (method, seed): read_json(runs / method / f"seed~{seed}/provenance.json").get(
-            "seeds_together"
-        )
-        for method in ("fedsdg", "fedavg")
-        for seed in (0, 1)
-    }
-    assert company == {
-        ("fedsdg", 0): [0, 1],
-        ("fedsdg", 1): [0, 1],
-        ("fedavg", 0): None,
-        ("fedavg", 1): None,
-    }
-    assert sorted(file.name for file in (runs / "fedsdg/seed~1").iterdir()) == sorted(
-        file.name for file in (runs / "fedavg/seed~1").iterdir()
-    )
-    assert grid("--only", "iid") == 0
-    assert records(place) == mixed
 
 
 @pytest.mark.slow
@@ -370,18 +327,17 @@ def test_a_device_that_is_not_there_is_one_sentence(place, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [[], ["--seeds-together", "2"]], ids=["alone", "together"])
-def test_interrupted_it_goes_on_where_it_was(place, options):
+def test_interrupted_it_goes_on_where_it_was(place):
     """Stopped in the middle of a run and, taken up again, killed in the middle of the same: what
     was finished stays, the rest follows, no crumbs."""
-    settings = ["--set", "federation.rounds=60", "skews=[iid]", *options]
+    settings = ["--set", "federation.rounds=60", "skews=[iid]"]
     runs = place / "results/runs/tiny/digits/clients~6/iid"
     first = runs / "fedsdg/seed~0/provenance.json"
     code, last = interrupted(place, settings, signal.SIGINT)
     assert code == 130
     assert last == (
-        f"fedsdg: stopped: {2 if options else 1} of 4 runs are finished, and the rounds that "
-        "others had done are saved; the same command goes on from there"
+        "fedsdg: stopped: 1 of 4 runs are finished, and the rounds that others had done are saved; "
+        "the same command goes on from there"
     )
     done = first.read_bytes()
     interrupted(place, settings, signal.SIGKILL)

@@ -18,8 +18,7 @@ from fedsdg.experiment.method_entries import method_entry
 from fedsdg.experiment.runs import execute
 from fedsdg.experiment.search import found_entries, scores, search, summary_lines
 from fedsdg.experiment.search.trials import trial_runs, trials_of
-from fedsdg.models.architecture import Architecture
-from fedsdg.models.backbones import build, load_backbone, save_backbone
+from fedsdg.models import Architecture, build_backbone, load_backbone, save_backbone
 from tests.suited import facts_of
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
@@ -51,7 +50,7 @@ def backbone(tmp_path):
     torch.manual_seed(0)
     file = tmp_path / "letters.safetensors"
     recipe = {k: v for k, v in small()["backbones"]["letters"].items() if k != "source"}
-    save_backbone(build(architecture), architecture, file, facts_of(recipe))
+    save_backbone(build_backbone(architecture), architecture, file, facts_of(recipe))
     return file
 
 

@@ -26,7 +26,7 @@ from fedsdg.experiment.search_space import (
     trial_count,
     widened,
 )
-from fedsdg.models.backbones import load_backbone
+from fedsdg.models import load_backbone
 from fedsdg.parts import Declared, Range
 from tests.experiment.test_search import backbone as backbone_file
 from tests.experiment.test_search import scored, small

@@ -1,245 +1,328 @@
-"""Accuracies are those of each client's own model, counted one image after another."""
+"""What is recorded: accuracies, selected rounds, contributions, branches, paths, bytes."""
+
+import itertools
+import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save
 
-from fedsdg.federation import evaluation
-from fedsdg.federation.evaluation import (
-    KnownScores,
-    global_metrics,
-    known_scores,
-    losses,
-    personal_accuracies,
-)
-from fedsdg.federation.losses.cross_entropy import CrossEntropy
-from fedsdg.federation.losses.focal import Focal
-from fedsdg.federation.seen import Seen
-from fedsdg.models.parameters import views
+from fedsdg.aggregation.rules.clusters import Clustered
+from fedsdg.aggregation.rules.fedcurv import FedCurv
+from fedsdg.aggregation.rules.scaffold import Scaffold
+from fedsdg.experiment.exports.saved_models import ModelSaver, read_saved, saved_models
+from fedsdg.federation.accuracy import class_weights, mean_accuracy, selected_round
+from fedsdg.federation.conditions.attack import Attackers, SignFlip
+from fedsdg.federation.conditions.difference import LabelConflict
+from fedsdg.federation.conditions.quantisation import Quantisation
+from fedsdg.federation.observers.shapley import Shapley, coalitions, shapley_values
+from fedsdg.federation.observers.trajectory import Trajectory, principal_plane
+from fedsdg.federation.optimisers import Adam
+from fedsdg.federation.personalisation import DualPath, FineTune, LocalOnly, OwnHead
+from fedsdg.federation.terms import ControlVariates, Curvature
+from fedsdg.models import views
+from tests.federation.small import CLASSES, federation, run, stored, timm_model, trained, vit
 
-CLIENTS = 5
-VAL = [np.arange(4 * k, 4 * k + 3) for k in range(CLIENTS)]
-TEST = [np.arange(40 + 2 * k, 40 + 2 * k + 2) for k in range(CLIENTS)]
-IMAGES = np.arange(60, 120)
-
-
-def different_views(samples):
-    """Clients with images, labels and weights of their own; a weight may be 0."""
-    draw = np.random.default_rng(0)
-    index = [draw.choice(IMAGES, 20 + 5 * k, replace=False) for k in range(CLIENTS)]
-    labels = [(samples.labels.numpy()[own] + k) % 4 for k, own in enumerate(index)]
-    weights = [draw.random(len(own)) * (draw.random(len(own)) < 0.5) for own in index]
-    return Seen(index, labels, [own / own.sum() for own in weights])
+CLOSE = {"rtol": 1e-9, "atol": 1e-12}
 
 
-def one_by_one(s, theta, private, trained, index, labels):
-    """bool: what a client's model gets right, an image at a time."""
-    named = {**views(theta[None], s.layout.communicated), **views(private[None], s.layout.private)}
-    answers = [
-        int(s.model.logits(s.samples.images[i : i + 1], [1], named, private=trained).argmax())
-        for i in index.tolist()
+def scores(theta, images):
+    return images.flatten(1) @ theta[:-CLASSES].view(CLASSES, -1).T + theta[-CLASSES:]
+
+
+def of_vit(personalisation, **given_):
+    model, first, private = vit(**personalisation.adapters)
+    return federation(model, first, private, personalisation=personalisation, **given_)
+
+
+# --- Accuracies -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("skew", ["dirichlet~0.5", "quantity~0.7"])
+def test_accuracies_by_their_definition(skew):
+    """Of a client under its labels; of images of the test set by its class shares under a skew."""
+    conditions = [LabelConflict(0.5, classes=3)]
+    done = run(federation(skew=skew, conditions=conditions, clients=4, eta=0.02, rounds=2))
+    setup, labels = done.setup, done.setup.samples.labels
+    true, test = stored()[1], done.setup.data.global_test
+    predicted = scores(done.theta, setup.samples.images).argmax(1)
+    last = [row for row in done.clients if row["round"] == 2]
+    for k, row in enumerate(last):
+        for name, shards in (("val", setup.data.val), ("test", setup.data.test)):
+            shard = torch.from_numpy(shards[k])
+            right = (predicted[shard] == labels[shard]).double().mean()
+            assert row[f"{name}_accuracy"] == pytest.approx(float(right))
+        names = dict(zip(true[test], setup.test_views.labels[k], strict=True))
+        held = [s[k] for s in (setup.data.train, setup.data.val, setup.data.test)]
+        shares = np.bincount(true[np.concatenate(held)], minlength=CLASSES).astype(float)
+        expected = 0.0
+        for label in range(CLASSES):
+            of_class = test[true[test] == label]
+            right = np.mean([int(predicted[i]) == names[label] for i in of_class])
+            share = (
+                shares[label] / shares.sum() if "dirichlet" in skew else len(of_class) / len(test)
+            )
+            expected += share * right
+        assert row["expected_accuracy"] == pytest.approx(expected)
+    of_round = done.rounds[-1]
+    tests = [row["test_accuracy"] for row in last]
+    sizes = [row["n_test"] for row in last]
+    assert of_round["personal_accuracy"] == pytest.approx(np.mean(tests))
+    assert of_round["personal_accuracy_weighted"] == pytest.approx(np.average(tests, weights=sizes))
+    assert of_round["personal_worst_decile"] == pytest.approx(min(tests))
+    groups = {False: "a", True: "b"}
+    for differs, name in groups.items():
+        own = [row["expected_accuracy"] for row in last if row["conflicts"] == differs]
+        assert of_round[f"expected_accuracy_{name}"] == pytest.approx(np.mean(own))
+    right = predicted[torch.from_numpy(test)] == torch.from_numpy(true[test])
+    assert of_round["global_accuracy"] == pytest.approx(float(right.double().mean()))
+
+
+@given(st.lists(st.integers(0, 9), min_size=3, max_size=3), st.integers(1, 5))
+def test_test_images_weigh_by_the_client_s_classes_and_sum_to_1(held, images):
+    labels = np.repeat([0, 1], [images, 2])  # no image of class 2
+    if not sum(held[:2]):
+        with pytest.raises(ValueError, match="global_images"):
+            class_weights(np.array(held), labels)
+        return
+    weights = class_weights(np.array(held), labels)
+    assert math.isclose(weights.sum(), 1)
+    assert math.isclose(weights[:images].sum(), held[0] / sum(held[:2]))
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(1, 7)), min_size=1), st.randoms())
+def test_the_mean_accuracy_is_exact_in_any_order(pairs, random):
+    pairs = [(min(right, count), count) for right, count in pairs]
+    expected = sum(Fraction(*pair) for pair in pairs) / len(pairs)
+    random.shuffle(pairs)
+    assert mean_accuracy(*np.array(pairs).T) == expected
+
+
+def test_of_equal_rounds_the_earlier_is_selected_whatever_floats_say():
+    """(1/3 + 2/3 + 1/10) / 3 in two orders: floats differ in the last bit, fractions do not."""
+    thirds = [(1, 3), (2, 3), (1, 10)]
+    rows = [
+        {"round": t, "client": k, "val_accuracy": right / n, "n_val": n}
+        for t, order in ((2, thirds), (4, thirds[::-1]), (6, [(1, 3), (1, 3), (1, 10)]))
+        for k, (right, n) in enumerate(order)
     ]
-    return np.array(answers) == labels
+    rows += [{"round": 6, "client": 9, "val_accuracy": 1.0, "n_val": 2, "held_out": True}]
+    assert selected_round(rows) == 2
+    assert selected_round(rows[3:]) == 4
 
 
-@pytest.mark.parametrize("served", ["one model", "a model each"])
-@pytest.mark.parametrize("branch", ["none", "dual"])
-def test_every_client_is_judged_by_its_own_model_on_what_it_sees(setting, served, branch):
-    s = setting(branch=branch)
-    generator = torch.Generator().manual_seed(3)
-    theta = torch.randn(CLIENTS, s.layout.d, generator=generator, dtype=torch.float64)
-    private = torch.randn(CLIENTS, s.layout.d_private, generator=generator, dtype=torch.float64)
-    trained = torch.tensor([True, False, True, True, False])
-    models = theta[:1].expand(CLIENTS, -1) if served == "one model" else theta
-    seen = different_views(s.samples)
-    found = personal_accuracies(
-        s.model, s.layout, s.samples, VAL, TEST,
-        theta[0] if served == "one model" else theta,
-        lambda clients: private[clients], trained, seen,
-    )  # fmt: skip
-    labels = s.samples.labels.numpy()
-    assert found.expected is not None
-    for k in range(CLIENTS):
-        client = (models[k], private[k], bool(trained[k]))
-        right = one_by_one(s, *client, seen.index[k], seen.labels[k])
-        assert found.expected[k] == pytest.approx((seen.weights[k] * right).sum(), abs=1e-12)
-        # Images that weigh nothing are not asked about.
-        assert np.array_equal(found.right[k], right & (seen.weights[k] > 0))
-        for values, shard in ((found.val, VAL[k]), (found.test, TEST[k])):
-            assert values[k] == one_by_one(s, *client, shard, labels[shard]).mean()
-    assert len(set(found.expected.tolist())) > 2  # they do differ
+def test_only_the_rounds_of_the_schedule_are_evaluated_and_the_last_one_always():
+    for given_, wanted in (
+        ({"evaluate_every": 3}, [3, 6, 7]),
+        ({"evaluate_every": 2, "evaluate_from": 5}, [6, 7]),
+        ({"evaluate_at": (1, 4)}, [1, 4, 7]),
+    ):
+        done = run(federation(rounds=7, epochs=1, schedule=given_))
+        assert [row["round"] for row in done.rounds if row["evaluated"]] == wanted
+        assert [row["round"] for row in done.rounds if "personal_accuracy" in row] == wanted
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        cross_entropy,
-        Focal(),
-        CrossEntropy(label_smoothing=0.2),
-        CrossEntropy(class_weights=(0.2, 1.0, 3.0, 7.0)),
-    ],
-)
-def test_the_loss_of_a_model_is_the_mean_over_its_shard(setting, loss):
-    """Shards of 1 to 9 images, one of them for two models; the mean is that of PyTorch."""
-    s = setting(branch="dual")
-    generator = torch.Generator().manual_seed(4)
-    theta = torch.randn(4, s.layout.d, generator=generator, dtype=torch.float64)
-    private = torch.randn(4, s.layout.d_private, generator=generator, dtype=torch.float64)
-    shards = [np.arange(1), np.arange(1, 10), np.arange(10, 15), np.arange(1, 10)]
-    found = losses(s.model, s.layout, s.samples, shards, theta, private, loss)
-    for k, shard in enumerate(shards):
-        named = {
-            **views(theta[[k]], s.layout.communicated),
-            **views(private[[k]], s.layout.private),
-        }
-        own = [s.model.logits(s.samples.images[i : i + 1], [1], named) for i in shard.tolist()]
-        expected = loss(torch.cat(own), s.samples.labels[shard], reduction="mean")
-        assert float(found[k]) == pytest.approx(float(expected), rel=1e-10)
+def test_an_evaluation_changes_nothing():
+    """Fine-tuned copies and refreshed branches are thrown away."""
+    for personalisation, schedule in ((FineTune(3), {}), (OwnHead(), {"refresh": 2})):
+        often = run(of_vit(personalisation, schedule=schedule))
+        seldom = run(of_vit(personalisation, schedule={**schedule, "evaluate_every": 3}))
+        assert torch.equal(often.theta, seldom.theta)
+        assert torch.equal(often.private, seldom.private)
+        assert often.rounds[-1] == seldom.rounds[-1]
+        assert often.rounds[-1]["evaluation_steps"] > 0
 
 
-def test_one_model_with_the_labels_of_all_is_as_good_for_everybody_as_it_is_globally(setting):
-    s = setting()
-    labels = s.samples.labels.numpy()[IMAGES]
-    alike = Seen(
-        [IMAGES] * CLIENTS, [labels] * CLIENTS, [np.full(len(IMAGES), 1 / len(IMAGES))] * CLIENTS
+def test_clients_that_never_train_are_evaluated_by_themselves_in_the_last_quarter():
+    done = run(federation(parts={"held_out": 0.34}, rounds=8, cohort=4))
+    new = {row["client"] for row in done.clients if row["held_out"]}
+    assert len(new) == 2
+    for row in done.clients:
+        if row["client"] in new:
+            assert not row["participated"] and row["round"] > 6 and not row["drawn"]
+    accuracies = [r["expected_accuracy"] for r in done.clients if r["round"] == 8 and r["held_out"]]
+    assert done.rounds[-1]["expected_accuracy_new"] == pytest.approx(np.mean(accuracies))
+
+
+def test_clients_that_train_alone_send_nothing_and_have_no_global_model():
+    done = run(of_vit(LocalOnly()))
+    assert {(row["bytes_up"], row["bytes_down"]) for row in done.rounds} == {(0, 0)}
+    assert "global_accuracy" not in done.rounds[-1]
+    assert len(torch.unique(done.private, dim=0)) == 6
+
+
+# --- Observers ------------------------------------------------------------------------------------
+
+
+def test_shapley_values_are_means_over_all_orders_and_sum_to_what_all_are_worth():
+    values = np.random.default_rng(0).random(2**4)
+    members = coalitions(4)
+    gains = np.zeros(4)
+    for order in itertools.permutations(range(4)):
+        before = 0
+        for player in order:
+            gains[player] += values[before | 1 << player] - values[before]
+            before |= 1 << player
+    np.testing.assert_allclose(shapley_values(values, members), gains / 24)
+
+
+def test_contributions_of_a_run_sum_to_what_the_last_step_has_gained():
+    done = run(federation(observers=[Shapley()], rounds=2, eta=0.05))
+    before = run(federation(rounds=2, eta=0.05), 1).theta
+    setup = done.setup
+    val = torch.from_numpy(np.concatenate(setup.data.val))
+    shares = [row["update_norm"] for row in done.clients if row["round"] == 2]
+    assert len(shares) == 6
+    _, results = trained(setup, 2, *_after(setup, 1))
+
+    def value(theta):
+        right = scores(theta, setup.samples.images[val]).argmax(1) == setup.samples.labels[val]
+        return float(right.double().mean())
+
+    both = [row["shapley"] for row in done.clients if row["round"] == 2]
+    assert sum(both) == pytest.approx(value(results.theta.mean(0)) - value(before))
+    assert not any("shapley" in row for row in done.clients if row["round"] == 1)
+
+
+def _after(setup, most):
+    done = run(setup, most)
+    return done.server, done.store
+
+
+def test_the_plane_of_a_trajectory_keeps_what_lies_in_it():
+    draw = np.random.default_rng(0)
+    basis = np.linalg.qr(draw.normal(size=(9, 2)))[0]
+    flat = draw.normal(size=(12, 2)) * [5, 1]
+    points, share = principal_plane(flat @ basis.T + 3)
+    assert share == pytest.approx(1)
+    distances = np.linalg.norm(points[:, None] - points[None], axis=2)
+    np.testing.assert_allclose(distances, np.linalg.norm(flat[:, None] - flat[None], axis=2))
+    assert points[:, 0].var() > points[:, 1].var()
+    assert points[np.abs(points).argmax(0), [0, 1]].min() > 0
+
+
+def test_a_trajectory_begins_where_clients_begin_and_leads_to_where_they_end():
+    starts = torch.randn(6, 260, generator=torch.Generator().manual_seed(0)).double()
+    for own_starts in (None, starts):
+        setup = federation(observers=[Trajectory()], rounds=2, parts={"own_starts": own_starts})
+        done = run(setup)
+        for observer in setup.observers:
+            observer.complete(done.rounds, done.clients)
+        first = [row for row in done.clients if row["round"] == 1]
+        begins = {(round(row["path_x"][0], 6), round(row["path_y"][0], 6)) for row in first}
+        assert len(begins) == (1 if own_starts is None else 6)
+        second = [row for row in done.clients if row["round"] == 2]
+        place = (done.rounds[0]["model_x"], done.rounds[0]["model_y"])
+        assert all((r["path_x"][0], r["path_y"][0]) == pytest.approx(place) for r in second)
+
+
+def test_what_a_private_branch_amounts_to():
+    """Per block ‖m B_p A_p‖ / (‖m B_p A_p‖ + ‖B_g A_g‖), and the gates as they stand."""
+    done = run(of_vit(DualPath(gate_init=0.7), optimiser=Adam(), eta=0.03, rounds=1))
+    layout = done.setup.layout
+    for k, row in enumerate(done.clients):
+        named = {n: v[0] for n, v in views(done.private[k : k + 1], layout.private).items()}
+        named |= {n: v[0] for n, v in views(done.theta[None], layout.communicated).items()}
+        gates = [float(named[f"blocks.{b}.lambda_k_logit"].sigmoid()) for b in (0, 1)]
+        assert row["gates"] == pytest.approx(gates)
+        for block, share in enumerate(row["private_shares"]):
+            squares = {"": 0.0, "_private": 0.0}
+            for layer, kind in itertools.product(("attn.proj", "mlp.fc2"), squares):
+                a, b = (named[f"blocks.{block}.{layer}.lora_{x}{kind}"] for x in "AB")
+                squares[kind] += float((b @ a).square().sum())
+            own, shared = gates[block] * squares["_private"] ** 0.5, squares[""] ** 0.5
+            assert share == pytest.approx(own / (own + shared), rel=1e-4)
+
+
+@pytest.mark.parametrize("choice", ["last", "selected"])
+def test_saved_models_are_those_that_clients_were_evaluated_with(choice, tmp_path):
+    setup = of_vit(DualPath(), observers=[ModelSaver(choice)], optimiser=Adam(), eta=0.05, rounds=4)
+    done = run(setup)
+    saver = next(one for one in setup.observers if isinstance(one, ModelSaver))
+    saved = saved_models(setup, saver.state)
+    assert saved.round == (4 if choice == "last" else selected_round(done.clients))
+    saved.write(tmp_path / "models.safetensors", {"seed": 0})
+    again, facts = read_saved(tmp_path / "models.safetensors")
+    assert facts["seed"] == 0 and again.uses == saved.uses
+    at = [row for row in done.clients if row["round"] == saved.round]
+    transformer = timm_model()
+    for row in at:
+        k = row["client"]
+        weights = again.models[saved.uses[k]].merged(transformer.state_dict())
+        head = [weights.pop(name) for name in ("head.weight", "head.bias")]
+        test = torch.from_numpy(setup.data.test[k])
+        tokens = torch.func.functional_call(transformer, weights, setup.samples.images[test])
+        logits = torch.nn.functional.linear(tokens, *head)
+        right = (logits.argmax(1) == setup.samples.labels[test]).double().mean()
+        assert row["test_accuracy"] == pytest.approx(float(right))
+    (tmp_path / "models.safetensors").write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="damaged"):
+        read_saved(tmp_path / "models.safetensors")
+
+
+# --- Messages and measurements --------------------------------------------------------------------
+
+
+def message(setup, *vectors, **numbers):
+    """The length of a message with these vectors of parameters, as it would be sent."""
+    tensors = {name: torch.zeros(count, dtype=torch.float64) for name, count in numbers.items()}
+    for vector in vectors:
+        for spec in setup.layout.communicated:
+            tensors[f"{vector}{spec.name}"] = torch.zeros(spec.shape)
+    return len(save(tensors))
+
+
+def test_bytes_are_the_lengths_of_the_messages():
+    plain = run(federation(rounds=1))
+    usual = message(plain.setup, "")
+    assert plain.rounds[0]["bytes_up"] == plain.rounds[0]["bytes_down"] == 6 * usual
+    scaffold = run(federation(rule=Scaffold(), terms=(ControlVariates(),), rounds=1))
+    both = message(scaffold.setup, "", "control.")
+    assert (scaffold.rounds[0]["bytes_up"], scaffold.rounds[0]["bytes_down"]) == (6 * both,) * 2
+    clustered = run(federation(rule=Clustered(clusters=3), rounds=1, parts={"heads_apart": True}))
+    assert clustered.rounds[0]["bytes_up"] == 6 * message(plain.setup, "", scores=3)
+    assert clustered.rounds[0]["bytes_down"] == 6 * 4 * usual  # its own, and all three to try
+    attacked = run(federation(conditions=[Attackers(SignFlip(), 0.34)], rounds=1))
+    assert attacked.rounds[0]["bytes_up"] == 6 * usual
+    weak = run(federation(conditions=[Quantisation(0.5, bits=4)], rounds=1))
+    few = len(
+        save({"levels": torch.zeros(130, dtype=torch.uint8), "ends": torch.zeros(2).double()})
     )
-    theta = torch.randn(s.layout.d, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    found = personal_accuracies(
-        s.model, s.layout, s.samples, VAL, TEST, theta, lambda _: s.private[None],
-        torch.ones(CLIENTS, dtype=torch.bool), alike,
-    )  # fmt: skip
-    accuracy, _ = global_metrics(s.model, s.layout, s.samples, IMAGES, theta, s.private)
-    assert 0 < accuracy < 1
-    assert found.expected == pytest.approx(np.full(CLIENTS, accuracy), abs=1e-12)
+    assert weak.rounds[0]["bytes_up"] == 3 * usual + 3 * few
 
 
-def test_known_scores_give_what_the_model_gives_and_ask_it_once_for_an_image(setting):
-    s = setting()
-    theta = torch.randn(s.layout.d, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
-    seen = different_views(s.samples)
-    asked: list[int] = []
-
-    class Counted:
-        effective_weights = s.model.effective_weights
-
-        def forward(self, images, counts, weights):
-            asked.append(len(images))
-            return s.model.forward(images, counts, weights)
-
-    groups = [np.concatenate([*VAL, *TEST]), IMAGES, np.concatenate(seen.index)]
-    known = known_scores(Counted(), s.layout, s.samples, groups, theta, s.private)
-    everything = np.unique(np.concatenate(groups))
-    assert sum(asked) == len(everything) < sum(map(len, groups))
-    others = np.setdiff1d(np.arange(len(s.samples.labels)), everything)
-    assert len(others) and known.images[others].isnan().all()
-
-    def judged(model, samples):
-        own = personal_accuracies(
-            model, s.layout, samples, VAL, TEST, theta, lambda _: s.private[None],
-            torch.ones(CLIENTS, dtype=torch.bool), seen,
-        )  # fmt: skip
-        return own, global_metrics(model, s.layout, samples, IMAGES, theta, s.private)
-
-    (own, overall), (own_known, overall_known) = (
-        judged(s.model, s.samples),
-        judged(KnownScores(), known),
+def test_clustered_clients_go_to_the_model_with_the_least_loss_on_what_they_train_on():
+    parts = {"heads_apart": True}
+    first = torch.linspace(-1, 1, 260).double()
+    setup = federation(
+        first=first, rule=Clustered(clusters=3), rounds=1, skew="classes~1", clients=4, parts=parts
     )
-    for name in ("val", "test", "expected"):
-        assert (getattr(own, name) == getattr(own_known, name)).all()
-    assert overall_known == pytest.approx(overall, rel=1e-12)
+    done = run(setup)
+    losses = torch.zeros(4, 3)
+    for k, c in itertools.product(range(4), range(3)):
+        shard = torch.from_numpy(setup.data.train[k])
+        logits = scores(setup.first[c], setup.samples.images[shard])
+        losses[k, c] = torch.nn.functional.cross_entropy(logits, setup.samples.labels[shard])
+    chosen = [row["cluster"] for row in done.clients if row["participated"]]
+    assert chosen == losses.argmin(1).tolist()
 
 
-@pytest.mark.parametrize("branch", ["none", "dual"])
-def test_clients_that_are_not_asked_for_are_not_judged(setting, branch):
-    """Theirs are NaN, and no image is looked at for them; the others' are what they were."""
-    s = setting(branch=branch)
-    judged = np.array([True, False, True, True, False])
-    looked = []
-
-    class Watched:
-        effective_weights = s.model.effective_weights
-
-        def forward(self, images, counts, weights):
-            looked.append(len(images))
-            return s.model.forward(images, counts, weights)
-
-    seen = different_views(s.samples)
-    rows = s.private.expand(CLIENTS, -1)
-    given = (s.layout, s.samples, VAL, TEST, s.theta, lambda k: rows[k])
-    trained = torch.ones(CLIENTS, dtype=torch.bool)
-    every = personal_accuracies(s.model, *given, trained, seen)
-    some = personal_accuracies(Watched(), *given, trained, seen, judged)
-    for name in ("val", "test", "expected"):
-        mine, all_ = getattr(some, name), getattr(every, name)
-        assert np.isnan(mine[~judged]).all() and np.array_equal(mine[judged], all_[judged])
-    chosen = np.flatnonzero(judged)
-    own = sum(len(VAL[k]) + len(TEST[k]) for k in chosen)
-    if branch == "none":  # one model is asked about an image once, whoever sees it
-        weighed = [seen.index[k][seen.weights[k] > 0] for k in chosen]
-        assert sum(looked) == own + len(np.unique(np.concatenate(weighed)))
-    else:
-        assert sum(looked) == own + sum(int((seen.weights[k] > 0).sum()) for k in chosen)
-
-
-def test_large_images_go_in_smaller_passes_on_a_cpu(setting, monkeypatch):
-    s = setting()
-    passes = []
-
-    class Watched:
-        effective_weights = s.model.effective_weights
-
-        def forward(self, images, counts, weights):
-            passes.append(len(images))
-            return s.model.forward(images, counts, weights)
-
-    given = (s.layout, s.samples, IMAGES, s.theta, s.private)
-    whole = global_metrics(s.model, *given)
-    monkeypatch.setattr(evaluation, "CPU_NUMBERS", 7 * s.samples.images[0].numel() + 1)
-    accuracy, loss = global_metrics(Watched(), *given)
-    assert max(passes) == 7 and sum(passes) == len(IMAGES)
-    assert accuracy == whole[0] and loss == pytest.approx(whole[1], rel=1e-12)
-
-
-def test_without_a_view_nothing_is_expected(setting):
-    s = setting()
-    found = personal_accuracies(
-        s.model, s.layout, s.samples, VAL, TEST, s.theta, lambda _: s.private[None],
-        torch.ones(CLIENTS, dtype=torch.bool),
-    )  # fmt: skip
-    assert found.expected is None and found[np.arange(CLIENTS) < 2].expected is None
-
-
-def test_an_evaluation_that_does_not_fit_takes_fewer_images_at_once(setting):
-    """Twenty images at most: nothing that is found depends on it but by rounding."""
-    s = setting(branch="dual")
-    rows = torch.randn(CLIENTS, s.layout.d, dtype=torch.float64)
-    private = torch.randn(CLIENTS, s.layout.d_private, dtype=torch.float64)
-
-    class Small:
-        seen: list[int] = []  # noqa: RUF012
-
-        effective_weights = s.model.effective_weights
-
-        def forward(self, images, counts, weights):
-            self.seen.append(len(images))
-            if len(images) > 20:
-                raise RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")
-            return s.model.forward(images, counts, weights)
-
-    def found(model):
-        common = (model, s.layout, s.samples)
-        own = personal_accuracies(
-            *common, VAL, TEST, rows, lambda k: private[k], torch.ones(CLIENTS, dtype=torch.bool)
-        )
-        shards = [np.arange(9 * k, 9 * k + 9) for k in range(CLIENTS)]
-        return (
-            own.val,
-            own.test,
-            np.array(global_metrics(*common, IMAGES, rows[0], private[0])),
-            losses(*common, shards, rows, private, cross_entropy).numpy(),
-        )
-
-    for mine, other in zip(found(Small()), found(s.model), strict=True):
-        np.testing.assert_allclose(mine, other, rtol=1e-12)
-    assert max(Small.seen) > 20 and Small.seen[-1] <= 20
+def test_fisher_information_is_the_mean_square_of_the_gradients_of_samples():
+    setup = federation(rule=FedCurv(), terms=(Curvature(0.1),), clients=3, rounds=1)
+    done = run(setup)
+    _, results = trained(setup)
+    for k in range(3):
+        total = torch.zeros(260).double()
+        for i in setup.data.train[k].tolist():
+            theta = results.theta[k].clone().requires_grad_()
+            logits = scores(theta, setup.samples.images[i : i + 1])
+            loss = torch.nn.functional.cross_entropy(logits, setup.samples.labels[i : i + 1])
+            total += torch.autograd.grad(loss, theta)[0].square()
+        kept = done.store.read("fisher", np.array([k]))[0]
+        torch.testing.assert_close(kept, total / len(setup.data.train[k]), **CLOSE)
+        pull = done.store.read("fisher_theta", np.array([k]))[0]
+        torch.testing.assert_close(pull, kept * results.theta[k], **CLOSE)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,16 +17,20 @@ from fedsdg.experiment.conditions import Conditions
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.loading import load_images
 from fedsdg.experiment.material import make_partition, prepare_material
-from fedsdg.experiment.run_config import RunConfig
 from fedsdg.experiment.sections import AdaptersConfig, FederationConfig, TrainingConfig
+from fedsdg.federation import rounds
 from fedsdg.federation.checkpoints import Checkpoints
-from fedsdg.federation.rounds import Federation
 from fedsdg.methods.choices import ATTACKS, LOSSES, OPTIMISERS
 from fedsdg.methods.families import METHODS
-from fedsdg.models.architecture import Architecture
-from fedsdg.models.backbones import Backbone, freeze, load_backbone, save_backbone
-from fedsdg.models.backbones import build as build_backbone
-from fedsdg.models.training import Training
+from fedsdg.models import (
+    Architecture,
+    Backbone,
+    Training,
+    build_backbone,
+    freeze,
+    load_backbone,
+    save_backbone,
+)
 from fedsdg.parts import declared, plain
 
 __all__ = [
@@ -73,37 +78,36 @@ class Cell:
         Raises:
             ValueError: the method, or what is asked of it, is refused.
         """
-        federation = {**raw["federation"], "record_gates": "evaluations"}
-        config = parse_config({**raw, "federation": federation})
+        config = parse_config(raw)
         run = config.run(config.datasets[0], config.settings[0], config.methods[0], 0)
-        federation = build(run, self._material, self._partition)
+        setup = build(run, self._material, self._partition)
+        server, store = setup.initial()
+        records: dict[str, list[Any]] = {"rounds": [], "clients": []}
+        half = run.federation.rounds // 2
+        for t, (after, record) in enumerate(rounds.run(setup, server, store), 1):
+            server = after
+            records["rounds"].append(record.round)
+            records["clients"] += record.clients
+            if folder is not None and t == half:
+                checkpoints = Checkpoints(folder, {})
+                with checkpoints.held():
+                    checkpoints.save(t, setup, server, store, records)
+                break
         if folder is not None:
-            federation = self._resumed(federation, run, folder)
-        federation.run()
-        records = federation.records
-        return Outcome(records.rounds, records.clients, federation.models, _private(federation))
-
-    def _resumed(self, federation: Federation, run: RunConfig, folder: Path) -> Federation:
-        """A new federation in the state in which this one is after half of its rounds."""
-        checkpoints = Checkpoints(folder, {})
-        for round_ in range(1, run.federation.rounds // 2 + 1):
-            federation.step(round_)
-        checkpoints.save(federation, {})
-        federation = build(run, self._material, self._partition)
-        assert checkpoints.restore(federation) is not None
-        checkpoints.close()
-        return federation
-
-
-def _private(federation: Federation) -> Tensor:
-    """What each client keeps; nothing of those that never trained."""
-    everybody = torch.arange(federation.num_clients)
-    private = federation.bank.private(everybody)
-    # Ditto and the running mix keep a whole model.
-    if "own" in federation.bank.names:
-        private = federation.bank.kept("own", everybody)
-    private[~federation.bank.trained] = 0
-    return private
+            setup = build(run, self._material, self._partition)
+            server, store = setup.initial()
+            restored = Checkpoints(folder, {}).restore(setup, server, store)
+            assert restored is not None
+            done, server, records = restored
+            for after, record in rounds.run(setup, server, store, done):
+                server = after
+                records["rounds"].append(record.round)
+                records["clients"] += record.clients
+        for observer in setup.observers:
+            observer.complete(records["rounds"], records["clients"])
+        private = store.read("private", np.arange(setup.num_clients))
+        private[torch.from_numpy(store.counts.trained == 0)] = 0
+        return Outcome(records["rounds"], records["clients"], server.models, private)
 
 
 # --- Backbones ------------------------------------------------------------------------------------

@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from fedsdg.federation.objectives.gate_penalty import GatePenalty
-from fedsdg.federation.objectives.private_penalty import PrivatePenalty
+from fedsdg.federation.terms import GatePenalty, PrivatePenalty
 from fedsdg.methods import describing
 from fedsdg.methods.families import FAMILIES, METHODS
 from fedsdg.methods.method import Method

@@ -17,9 +17,7 @@ from fedsdg.experiment.material import make_partition, prepare_material
 from fedsdg.experiment.method_entries import method_entry
 from fedsdg.methods.declared import Row, methods
 from fedsdg.methods.page import method_page
-from fedsdg.models.architecture import Architecture
-from fedsdg.models.backbones import build as build_backbone
-from fedsdg.models.backbones import freeze
+from fedsdg.models import Architecture, build_backbone, freeze
 from fedsdg.parts import Declared, Range
 
 ROOT = Path(__file__).parents[2]
@@ -102,14 +100,14 @@ def test_what_a_row_says_of_its_cost_is_what_a_round_costs(world, monkeypatch, n
     config, material, shares = world
     row, method = METHODS[name], method_entry(name)
     run = config.run("digits", "dirichlet~1.0", method, 0)
-    one = build(run, material, shares)
     counted = Counted(monkeypatch)
-    bytes_are_as_declared(Trial(lambda: one, row))
-    last = one.records.rounds[-1]
-    if counted.delivered and one.layout.d and one.rule.models(CLIENTS) == 1:
+    trial = Trial(lambda: build(run, material, shares), row)
+    bytes_are_as_declared(trial)
+    setup, last = trial.whole.setup, trial.whole.rounds[-1]
+    if counted.delivered and setup.layout.d and setup.rule.models(CLIENTS) == 1:
         passes = int(row.server_cost.split()[0])
-        updates = sum(row["participated"] for row in one.records.clients)
-        numbers = updates * one.layout.d
+        updates = sum(row["participated"] for row in trial.whole.clients)
+        numbers = updates * setup.layout.d
         assert counted.delivered / numbers == pytest.approx(passes, rel=0.02), f"passes of {name}"
     if epochs := re.match(r"(\d*)E epochs$", row.client_cost.split(",")[0]):
         often = int(epochs[1] or 1) * row.training.get("epochs", EPOCHS)
@@ -117,4 +115,4 @@ def test_what_a_row_says_of_its_cost_is_what_a_round_costs(world, monkeypatch, n
             key for key in ("head_epochs", "personal_epochs") if f"{key} of" in row.client_cost
         ]
         further = sum(row.parameters[key].default for key in named)
-        assert last["samples_processed"] == (often + further) * sum(map(len, one.shards.train))
+        assert last["samples_processed"] == (often + further) * sum(map(len, setup.data.train))

@@ -133,13 +133,12 @@ def test_a_file_that_is_edited_in_the_middle_of_a_grid_is_refused(place):
 def test_a_run_of_a_plugin_equals_that_of_the_same_rule_and_an_edited_one_is_another(place):
     from fedsdg.experiment.material import make_partition, prepare_material
     from fedsdg.experiment.runs import execute
-    from fedsdg.models.architecture import Architecture
-    from fedsdg.models.backbones import build, freeze
+    from fedsdg.models import Architecture, build_backbone, freeze
 
     architecture = Architecture(8, 4, 1, 32, 2, 2, (0.5,), (0.5,))
     torch.manual_seed(0)
     material = prepare_material(
-        "digits", freeze(build(architecture), architecture, "tiny", {}), "cpu"
+        "digits", freeze(build_backbone(architecture), architecture, "tiny", {}), "cpu"
     )
     config = parse_config(raw())
     shares = make_partition("digits", "dirichlet~1.0", 0, 6, config.partition)
@@ -217,9 +216,8 @@ from typing import Annotated
 from fedsdg.aggregation.rules.krum import Krum
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.types import Rule
-from fedsdg.federation.objectives.proximal import Proximal
-from fedsdg.federation.own_models.own_model import OwnModel
-from fedsdg.federation.personalisation.personalisation import Personalisation
+from fedsdg.federation.personalisation import Personalisation
+from fedsdg.federation.terms import Proximal
 from fedsdg.methods.method import Method
 from fedsdg.parts import Range, part
 
@@ -314,9 +312,6 @@ def test_a_plugin_that_cannot_be_used_is_named(place, capsys, source, message):
          "fedsdg.parts above class Own"),
         (own("rule=Half()").replace("@part", "class Half(Mean):\n    share: float = 0.5\n\n@part"),
          "Half has the field 'share', but lacks @part"),
-        (own("personalisation=Keeps()").replace("METHODS", "class Kept(OwnModel):\n"
-         "    low: Annotated[float, Range(0)]\n\nclass Keeps(Personalisation):\n"
-         "    own = Kept()\n\nMETHODS"), "Kept has the field 'low', but lacks @part"),
     ],
 )  # fmt: skip
 def test_a_row_that_cannot_be_used_is_named_with_the_remedy(place, source, message):
@@ -346,7 +341,7 @@ def test_a_row_without_a_rule_takes_the_mean(place):
 def test_outside_of_rows_the_line_is_named(place):
     (place / "bad.py").write_text(own("rule=RULE", CHECK).replace("\nM", "\nRULE = Own(3)\nM"))
     with pytest.raises(ValueError, match=r"bad.py cannot be imported: low = 3.0 is above 2; lower "
-                       r"it \(bad.py, line 31\)$"):  # fmt: skip
+                       r"it \(bad.py, line 30\)$"):  # fmt: skip
         contents(find_plugin("bad.py"))
 
 
@@ -399,6 +394,9 @@ def test_a_part_means_what_was_executed_even_where_its_file_was_edited_since(pla
          "AttackKind from fedsdg.experiment.conditions"),
         ("from fedsdg.parts import Part", "Part from fedsdg.parts"),
         ("from beside import Key", "fedsdg.methods.composition"),
+        ("from fedsdg.federation.objectives.term import Term", "fedsdg.federation.objectives"),
+        ("from fedsdg.federation.optimisers.adam import Adam",
+         "fedsdg.federation.optimisers.adam"),
     ],
 )  # fmt: skip
 def test_a_plugin_of_version_0_1_is_refused_with_the_page_that_helps(place, capsys, source, former):

@@ -10,219 +10,164 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
-from fedsdg.models.parameters import leaves, views
-from fedsdg.models.peft_exchange import load_peft, save_peft, start_from
-from fedsdg.models.torchvision_schemas import declare_torchvision_operators
+from fedsdg import models
+from tests.models.conftest import (
+    CLASSES,
+    VARIANTS,
+    gradients,
+    named,
+    random_images,
+    random_rows,
+)
 
-declare_torchvision_operators()
+models.declare_torchvision_operators()
 peft = pytest.importorskip("peft")
+OUTPUTS = r"blocks\.\d+\.(attn\.proj|mlp\.fc2)"
 
 
 @pytest.fixture
-def timm_model(backbone):
-    model = copy.deepcopy(backbone.model)
-    model.reset_classifier(5)
-    return model.eval()
+def make_float32(make_model):
+    """A model in float32, one row of random parameters, and its timm model with a head."""
+
+    def make(**options):
+        model = make_model(dtype=torch.float32, **options)
+        network = copy.deepcopy(model.backbone.model)
+        network.reset_classifier(CLASSES)
+        return model, random_rows(model, 1, torch.float32), network.eval()
+
+    return make
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_outputs_and_gradients_equal_pefts_lora(make_model, random_rows, images, timm_model, fused):
-    model = make_model(torch.float32, rank=8, alpha=16.0)
-    for block in timm_model.blocks:
-        block.attn.fused_attn = fused
-    rows, _ = random_rows(model, 1)
-    gradients = torch.zeros_like(rows)
-    parameters = leaves(rows, gradients, model.layout.communicated)
-    oracle = peft.get_peft_model(
-        timm_model,
-        peft.LoraConfig(
-            r=8,
-            lora_alpha=16,
-            target_modules=r"blocks\.\d+\.(attn\.proj|mlp\.fc2)",
-            modules_to_save=["head"],
-        ),
-    )
-    twins = {}
-    for name, parameter in oracle.named_parameters():
-        plain = name.removeprefix("base_model.model.").replace(".modules_to_save.default", "")
-        plain = plain.replace(".default.weight", "")
-        if plain in parameters and parameter.requires_grad:
-            parameter.data.copy_(parameters[plain][0])
-            twins[plain] = parameter
-    assert twins.keys() == parameters.keys()
-    labels = torch.arange(12) % 5
-    mine = model.logits(images.float(), [12], parameters)
-    theirs = oracle(images.float())
-    torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
-    F.cross_entropy(mine, labels).backward()
-    F.cross_entropy(theirs, labels).backward()
-    for name, twin in twins.items():
-        torch.testing.assert_close(parameters[name].grad[0], twin.grad, rtol=1e-4, atol=1e-5)
-    assert sum(p.requires_grad for p in oracle.parameters()) == len(twins)  # no patch embedding
+def started(model, folder):
+    """The rows of a run that starts from a checkpoint; both were drawn as 7."""
+    rows = torch.full((model.layout.d,), 7.0), torch.full((model.layout.d_private,), 7.0)
+    layout, scale = model.layout, model.config.scale
+    return models.start_from(models.load_peft(folder), "here", layout, scale, *rows)
 
 
-OPTIONS = [
-    {},
-    {"targets": "qkv-fc1"},
-    {"branch": "dual"},
-    {"branch": "dual", "composition": "factors", "gate": "client"},
-    {"branch": "dual", "composition": "mixture", "gate_fixed": 0.3},
-    {"branch": "dual", "private_subspace": "shared-a", "gate": "layer"},
-    {"branch": "dual", "private_block": "last"},
-    {"branch": "dual", "private_block": "first", "composition": "factors"},
-    {"head": "private"},
-    {"factor_b": "private"},
-    {"factor_a": "frozen"},
-    {"branch": "dual", "gate_fixed": 0.25},
-    {"local": True},
-]
-
-
-def named_rows(model, random_rows):
-    (shared, private), layout = random_rows(model, 1), model.layout
-    return views(shared, layout.communicated) | views(private, layout.private)
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("with_private", [False, True])
-def test_peft_reads_what_is_saved(
-    make_model, random_rows, images, timm_model, tmp_path, options, with_private
-):
-    model = make_model(torch.float32, **options)
-    named = named_rows(model, random_rows)
-    save_peft(model.portable(named, with_private), tmp_path)
-    assert {p.name for p in tmp_path.iterdir()} == {
-        "adapter_config.json",
-        "adapter_model.safetensors",
-    }
-    loaded = peft.PeftModel.from_pretrained(timm_model, tmp_path).eval()
-    expected = model.logits(images.float(), [12], named, private=with_private)
-    torch.testing.assert_close(loaded(images.float()), expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_merged_weights_are_those_of_a_plain_model(
-    make_model, random_rows, images, timm_model, backbone, options
-):
-    model = make_model(torch.float32, **options)
-    named = named_rows(model, random_rows)
-    frozen = {name: value.clone() for name, value in backbone.model.state_dict().items()}
-    timm_model.load_state_dict(model.portable(named).merged(frozen))
-    expected = model.logits(images.float(), [12], named)
-    torch.testing.assert_close(timm_model(images.float()), expected, rtol=1e-4, atol=1e-4)
-    for name, value in backbone.model.state_dict().items():
-        assert torch.equal(value, frozen[name]), "the backbone stays as it is"
-
-
-def test_a_branch_is_apart_only_where_it_is_added_to_a_shared_model(make_model, random_rows):
-    def own_rank(private=True, **options):
-        model = make_model(torch.float32, branch="dual", **options)
-        return model.portable(named_rows(model, random_rows), private).own_rank
-
-    assert own_rank() == own_rank(gate_fixed=0.5) == own_rank(private_block="last") == 3
-    for options in (
-        {"private": False}, {"head": "private"}, {"factor_b": "private"},
-        {"composition": "factors"}, {"composition": "mixture"}, {"private_subspace": "shared-a"},
-    ):  # fmt: skip
-        assert own_rank(**options) == 0
-    with pytest.raises(ValueError, match="not a shared one with an addition"):
-        model = make_model(torch.float32)
-        model.portable(named_rows(model, random_rows)).own()
-
-
-@pytest.mark.parametrize("local", [False, True])
-def test_a_saved_row_comes_back(make_model, random_rows, tmp_path, local):
-    model = make_model(torch.float32, local=local)
-    rows = random_rows(model, 1)
-    save_peft(model.portable(named_rows(model, random_rows)), tmp_path)
-    zeros = (torch.zeros_like(rows[0][0]), torch.zeros_like(rows[1][0]))
-    found = start_from(load_peft(tmp_path), "here", model.layout, model.config.scale, *zeros)
-    assert torch.equal(found[0], rows[0][0]) and torch.equal(found[1], rows[1][0])
-    assert not zeros[0].any() and not zeros[1].any()
-
-
-def test_a_checkpoint_made_by_peft_is_read(make_model, images, timm_model, tmp_path):
-    model = make_model(torch.float32)
-    oracle = peft.get_peft_model(
-        timm_model,
-        peft.LoraConfig(
-            r=3,
-            lora_alpha=24,  # another scale than ours: 24/3 against 16/3
-            target_modules=r"blocks\.\d+\.(attn\.proj|mlp\.fc2)",
-            modules_to_save=["head"],
-            init_lora_weights=False,
-        ),
-    ).eval()
+def test_a_checkpoint_of_peft_is_read_and_learns_as_there(make_float32, tmp_path):
+    """With another scale than the run's: 24/3 there, 16/3 here."""
+    model, _, network = make_float32()
+    config = {"r": 3, "lora_alpha": 24, "target_modules": OUTPUTS, "modules_to_save": ["head"]}
+    oracle = peft.get_peft_model(network, peft.LoraConfig(init_lora_weights=False, **config)).eval()
     oracle.save_pretrained(tmp_path)
-    zeros = (torch.zeros(model.layout.d), torch.zeros(0))
-    row, _ = start_from(load_peft(tmp_path), "here", model.layout, model.config.scale, *zeros)
-    got = model.logits(images.float(), [12], views(row[None], model.layout.communicated))
-    torch.testing.assert_close(got, oracle(images.float()), rtol=1e-4, atol=1e-4)
+    images, labels = random_images(12, torch.float32)
+    losses, slopes = gradients(
+        model,
+        [row[None] for row in started(model, tmp_path)],
+        lambda p: F.cross_entropy(model.logits(images, [12], p), labels, reduction="none"),
+    )
+    expected = F.cross_entropy(oracle(images), labels, reduction="none")
+    torch.testing.assert_close(losses, expected.detach(), rtol=1e-4, atol=1e-4)
+    expected.sum().backward()
+    ours = models.views(slopes[0], model.layout.communicated)
+    for name, parameter in oracle.named_parameters():
+        if parameter.requires_grad:
+            for part in ("base_model.model.", ".modules_to_save.default", ".default.weight"):
+                name = name.replace(part, "")
+            factor = 1.5 if name.endswith("lora_B") else 1.0  # B here is 24/16 of B there
+            slope = factor * ours.pop(name)[0]
+            torch.testing.assert_close(slope, parameter.grad, rtol=1e-4, atol=1e-4)
+    assert not ours
 
 
-def test_damaged_or_foreign_checkpoints_are_refused(make_model, random_rows, tmp_path):
-    model = make_model(torch.float32)
-
-    def start(other=model):
-        zeros = (torch.zeros(other.layout.d), torch.zeros(0))
-        start_from(load_peft(tmp_path), "here", other.layout, other.config.scale, *zeros)
-
-    with pytest.raises(FileNotFoundError, match="adapter_config.json"):
-        start()
-    save_peft(model.portable(named_rows(model, random_rows)), tmp_path)
-    start()
-    with pytest.raises(ValueError, match=r"blocks.0.attn.proj.lora_A.*shape.*adapters.rank to 3"):
-        start(make_model(torch.float32, rank=2))
-    with pytest.raises(ValueError, match=r"attn.proj.*nothing.*adapters.targets"):
-        start(make_model(torch.float32, targets="qkv-fc1"))
-    config = json.loads((tmp_path / "adapter_config.json").read_text())
-    for wrong, said in (
-        ({"use_dora": True}, "use_dora"),
-        ({"peft_type": "IA3"}, "IA3"),
-        ({"bias": "all"}, "not a plain LoRA"),
-        ({"r": 0}, "no r and lora_alpha"),
-        ({"r": -3}, "no r and lora_alpha"),
-        ({"lora_alpha": float("nan")}, "no r and lora_alpha"),
-        ({"r": 6}, "says rank 6, but the factors have 3"),
-        (None, "is no mapping"),
-    ):
-        content = [] if wrong is None else config | wrong
-        (tmp_path / "adapter_config.json").write_text(json.dumps(content))
-        with pytest.raises(ValueError, match=said):
-            start()
-    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
-    weights = tmp_path / "adapter_model.safetensors"
-    whole = load_file(weights)
-    name = "base_model.model.blocks.0.attn.proj.lora_B.weight"
-    for state, said in (
-        ({key: value for key, value in whole.items() if key != name}, "one of its two factors"),
-        (whole | {name: whole[name][:, :1]}, "ranks"),
-        (whole | {"base_model.model.norm.weight": torch.zeros(16)}, "neither a LoRA factor"),
-        ({key: value for key, value in whole.items() if "head" in key}, "holds no LoRA factors"),
-        ({key: v for key, v in whole.items() if "head.weight" not in key}, "bias of its head"),
-        (whole | {name: whole[name] * float("inf")}, "not finite"),
-        (whole | {name: whole[name][..., None, None]}, "are no matrices"),
-    ):
-        save_file({key: value.contiguous() for key, value in state.items()}, weights)
-        with pytest.raises(ValueError, match=said):
-            start()
-    save_file(whole, weights)
-    weights.write_bytes(weights.read_bytes()[:-40])
-    with pytest.raises(ValueError, match="damaged"):
-        start()
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_peft_and_timm_read_what_is_saved(make_float32, tmp_path, variant, private):
+    model, rows, network = make_float32(**VARIANTS[variant])
+    parameters, (images, _) = named(model, rows), random_images(6, torch.float32)
+    expected = model.logits(images, [6], parameters, private=private)
+    exported, state = model.portable(parameters, private), model.backbone.model.state_dict()
+    models.save_peft(exported, tmp_path)
+    merged = copy.deepcopy(network)
+    merged.load_state_dict(exported.merged(state))
+    for found in (peft.PeftModel.from_pretrained(network, tmp_path).eval(), merged):
+        torch.testing.assert_close(found(images), expected, rtol=1e-4, atol=1e-4)
+    apart = variant in ("block gates", "layer gates", "m = 0", "m = 1", "shared A", "first block")
+    assert exported.own_rank == (3 if apart and private else 0)
+    if exported.own_rank:
+        both = model.portable(parameters, private=False).merged(exported.own().merged(state))
+        torch.testing.assert_close(both, exported.merged(state), rtol=1e-4, atol=1e-4)
 
 
-def test_what_all_share_is_no_model_where_clients_keep_a_factor(make_model, random_rows):
+@pytest.mark.parametrize("variant", ["shared", "local", "private head", "frozen A"])
+def test_a_saved_row_comes_back_wherever_it_lives(make_float32, tmp_path, variant):
+    model, rows, _ = make_float32(**VARIANTS[variant])
+    models.save_peft(model.portable(named(model, rows)), tmp_path)
+    torch.testing.assert_close(started(model, tmp_path), tuple(row[0] for row in rows))
+
+
+def test_what_clients_share_may_be_less_than_a_model(make_float32, tmp_path):
     for options in ({"local": True}, {"factor_b": "private"}):
-        model = make_model(torch.float32, **options)
-        shared = views(random_rows(model, 1)[0], model.layout.communicated)
+        model, rows, _ = make_float32(**options)
+        shared = models.block_views(rows[0], model.layout.communicated)
         with pytest.raises(ValueError, match="keep a part of every adapter to themselves"):
             model.portable(shared, private=False)
+    model, rows, _ = make_float32(head="private")
+    body = model.portable(models.block_views(rows[0], model.layout.communicated), private=False)
+    models.save_peft(body, tmp_path)
+    assert models.load_peft(tmp_path).weights == {}
+    assert (started(model, tmp_path)[1] == 7).all(), "the head stays as drawn"
+    with pytest.raises(ValueError, match="not a shared one with an addition"):
+        body.own()
 
 
-def test_a_body_without_its_head_is_saved_without_one(make_model, random_rows, tmp_path):
-    model = make_model(torch.float32, head="private")
-    shared = views(random_rows(model, 1)[0], model.layout.communicated)
-    save_peft(model.portable(shared, private=False), tmp_path)
-    assert load_peft(tmp_path).weights == {}
-    assert json.loads((tmp_path / "adapter_config.json").read_text())["modules_to_save"] is None
+def test_an_option_that_changes_the_computation_must_be_understood(make_float32, tmp_path):
+    model, rows, _ = make_float32()
+    models.save_peft(model.portable(named(model, rows)), tmp_path)
+    file = tmp_path / models.PEFT_CONFIG
+    written = json.loads(file.read_text())
+    usual = peft.LoraConfig(target_modules=OUTPUTS).to_dict() | written
+    for options, said in (
+        ({"use_dora": True}, "use_dora"),
+        ({"rank_pattern": {"blocks.0.attn.proj": 4}}, "rank_pattern"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights"),
+        ({"an_option_of_tomorrow": 3}, "an_option_of_tomorrow"),
+        ({"bias": "all"}, "bias"),
+        ({"peft_type": "IA3"}, "IA3"),
+        ({"r": 0}, "no r and lora_alpha"),
+        ({"r": 6}, "says rank 6, but the factors have 3"),
+    ):
+        file.write_text(json.dumps({**usual, **options}))
+        with pytest.raises(ValueError, match=said):
+            models.load_peft(tmp_path)
+    file.write_text("[]")
+    with pytest.raises(ValueError, match="is no mapping"):
+        models.load_peft(tmp_path)
+    file.write_text(json.dumps({**usual, "lora_dropout": 0.1, "init_lora_weights": "gaussian"}))
+    assert models.load_peft(tmp_path).rank == 3
+
+
+def test_damaged_or_foreign_checkpoints_are_refused(make_float32, tmp_path):
+    model, rows, _ = make_float32()
+    with pytest.raises(FileNotFoundError, match=models.PEFT_CONFIG):
+        models.load_peft(tmp_path)
+    models.save_peft(model.portable(named(model, rows)), tmp_path)
+    for options, said in (
+        ({"rank": 2}, r"lora_A.*shape.*adapters.rank to 3"),
+        ({"targets": "qkv-fc1"}, r"attn.proj.*nothing.*adapters.targets"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            started(make_float32(**options)[0], tmp_path)
+    weights, name = tmp_path / "adapter_model.safetensors", "blocks.0.attn.proj.lora_B.weight"
+    whole = load_file(weights)
+    b, lacking = whole[f"base_model.model.{name}"], object()
+    for key, value, said in (
+        (name, lacking, "one of its two factors"),
+        (name, b[:, :1], "ranks"),
+        (name, b * float("inf"), "not finite"),
+        (name, b[..., None, None], "are no matrices"),
+        ("norm.weight", torch.zeros(16), "neither a LoRA factor"),
+        ("head.weight", lacking, "bias of its head"),
+        ("lora", lacking, "holds no LoRA factors"),
+        ("blocks.1", lacking, r"it has no blocks\.1\.attn\.proj\.lora_A"),
+    ):
+        state = {k: v for k, v in whole.items() if key not in k}
+        if value is not lacking:
+            state[f"base_model.model.{key}"] = value.contiguous()
+        save_file(state, weights)
+        with pytest.raises(ValueError, match=said):
+            started(model, tmp_path)
+    weights.write_bytes(weights.read_bytes()[:-40])
+    with pytest.raises(ValueError, match="damaged"):
+        models.load_peft(tmp_path)

@@ -4,9 +4,9 @@
 
 Both do the same small grids, three rounds a run, one thread each: the methods of the first arena,
 some of them by PyTorch alone, every other method, every condition, every attack, full training,
-seeds together, and runs that are stopped after their first round and go on. Each with its own
+and runs that are stopped after their first round and go on. Each with its own
 configs and its own sources, called with its own command line. A run is known by what it is, not by
-its folder. Compared are the tables of rounds, clients and trace, `last`, `selected`
+its folder. Compared are the tables of rounds and clients, `last`, `selected`
 and the bytes of result.json, and the hashes of final models, rule's state and bank. Hashes of
 configs and sources may differ.
 
@@ -38,7 +38,7 @@ from benchmarks.compare import checked_out
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = Path(__file__).with_suffix(".yaml")
-TABLES = ("rounds", "clients", "trace")
+TABLES = ("rounds", "clients")
 FACTS = ("last", "selected", "bytes_up", "bytes_down", "client_storage_bytes")
 #: The most by which the first round of an exception may differ.
 FIRST_ROUND = 1e-6
@@ -130,12 +130,6 @@ GRIDS = (
         },
     ),
     Grid(
-        "together",
-        ["config"],
-        {**ONE, "experiment": "together", "seeds": [0, 1], "methods": ["fedsdg", "fedavg"]},
-        ["--seeds-together", "2"],
-    ),
-    Grid(
         "resumed",
         ["config"],
         {
@@ -213,7 +207,7 @@ def compute(
 def _with_checkpoint(folder: Path) -> set[str]:
     """Runs with a checkpoint; none where one vanishes while it is looked at: its run has ended."""
     try:
-        return {found.parent.name for found in folder.glob("*/round~*.json")}
+        return {found.parent.name for found in folder.glob("*/round~*")}
     except FileNotFoundError:
         return set()
 

@@ -265,10 +265,10 @@ def test_a_grid_that_does_not_go_is_an_error_with_its_last_words(tmp_path):
 PLANTED = {
     # The last bit of one number of FOCUS's model, when all else about the last round is recorded.
     "fedsdg/federation/rounds.py": (
-        "return record",
-        "self.theta.view(torch.int32)[0] ^= "
-        'int(type(self.rule).__name__ == "Focus" and round_ == self.schedule.rounds); '
-        "return record",
+        'record.timings["train_seconds"] = seconds',
+        'server.models.view(__import__("torch").int32)[0, 0] ^= '
+        'int(type(setup.rule).__name__ == "Focus" and t == setup.schedule.rounds); '
+        'record.timings["train_seconds"] = seconds',
     ),
     # A column that FOCUS alone has.
     "fedsdg/aggregation/rules/focus.py": (

@@ -178,7 +178,7 @@ def test_the_method_is_listed_below_those_of_the_package(followed):
 @pytest.mark.slow
 def test_all_that_is_asked_of_its_parts_holds(followed):
     summary, not_seen = followed.printed[1].splitlines()
-    assert re.fullmatch(r"clipped.py: \d\d passed, \d do not apply .--verbose.", summary)
+    assert re.fullmatch(r"clipped.py: \d\d passed, \d do(es)? not apply .--verbose.", summary)
     assert not_seen.startswith("Not seen: ")
 
 

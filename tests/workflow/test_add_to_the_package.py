@@ -1,6 +1,6 @@
 """A rule, a term, an attack and a condition join the package by two edited files each.
 
-In a copy of it: the part's file and its row (of a condition: its declaration and what it does).
+In a copy of it: the part's file and its row (of a condition: its key, and its place in the order).
 Then `make documents`, and everybody knows them: the command, the config and its schema, the
 documents, `aggregate`, runs, tables and figures.
 """
@@ -52,7 +52,7 @@ TERM = '''"""Short models."""
 
 from typing import Annotated
 
-from fedsdg.federation.objectives.term import Term
+from fedsdg.federation.terms import Term
 from fedsdg.parts import Range, part
 
 
@@ -73,35 +73,62 @@ ATTACK = '''"""Updates of one number alone."""
 
 from typing import Annotated
 
-from fedsdg.federation.environment.attacks.attack import UpdateAttack
+from fedsdg.federation.conditions.attack import Attack
 from fedsdg.parts import Range, part
 
 
 @part
-class Flat(UpdateAttack):
+class Flat(Attack):
     """height · (1, …, 1)."""
 
     height: Annotated[float, Range(-10, 10)] = 1.0
     "each number of the update"
 
-    def forge(self, scene):
-        return scene.own * 0 + self.height
+    def tamper(self, view):
+        return view.own * 0 + self.height
 '''
-CONDITION = '''
+CONDITION = '''"""Dark images."""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from fedsdg.federation.conditions.condition import Condition
+from fedsdg.files.columns import Column
+from fedsdg.parts import Range, part
+
+
+@dataclass(frozen=True)
+class Darkened:
+    """Images in less light."""
+
+    light: float
+
+    def __call__(self, images, numbers):
+        return (images * self.light).astype(np.uint8)
+
+
 @part
-class DimConfig:
-    """Training images are darker for everybody."""
+class Dim(Condition):
+    """Images are darker for every client."""
 
     light: Annotated[float, Range(0, 1)] = 0.5
     "share of the light that is left"
 
     columns: ClassVar = (Column("clients", "dimmed", "float64", "share of the light it has lost"),)
 
+    def prepare(self, data):
+        views = dict.fromkeys(range(data.num_clients), Darkened(self.light))
+        return replace(data, views=views).with_facts(
+            dimmed=np.full(data.num_clients, 1 - self.light)
+        )
 '''
 ROWS = {
     "aggregation/rules/cut_mean.py": RULE,
-    "federation/objectives/ridge.py": TERM,
-    "federation/environment/attacks/flat.py": ATTACK,
+    "federation/ridge.py": TERM,
+    "federation/conditions/flat.py": ATTACK,
+    "federation/conditions/dim.py": CONDITION,
 }
 #: file -> [(what stands there, what is put before it)]
 EDITS = {
@@ -116,7 +143,7 @@ EDITS = {
         ),
     ],
     "methods/averaging.py": [
-        ("from fedsdg.methods.method", "from fedsdg.federation.objectives.ridge import Ridge\n"),
+        ("from fedsdg.methods.method", "from fedsdg.federation.ridge import Ridge\n"),
         (
             '    "fedprox": Method(',
             '    "ridge": Method(title="Ridge", rule=Mean(), objective=(Ridge(),)),\n',
@@ -124,8 +151,8 @@ EDITS = {
     ],
     "methods/choices.py": [
         (
-            "from fedsdg.federation.environment.attacks.gaussian",
-            "from fedsdg.federation.environment.attacks.flat import Flat\n",
+            "from fedsdg.federation.conditions.attack",
+            "from fedsdg.federation.conditions.flat import Flat\n",
         ),
         (
             '        "gaussian": Choice(',
@@ -133,23 +160,16 @@ EDITS = {
         ),
     ],
     "experiment/conditions.py": [
-        ("\n@part\nclass Conditions:", CONDITION),
+        (
+            "from fedsdg.federation.conditions.dropout",
+            "from fedsdg.federation.conditions.dim import Dim\n",
+        ),
         (
             "    benchmark_images: Annotated",
-            '    dim: DimConfig | None = None\n    "training images are darker"\n',
+            '    dim: Dim | None = None\n    "images are darker"\n',
         ),
     ],
-    "experiment/conditioned.py": [
-        (
-            "    train, val = partition.shards(TRAIN), partition.shards(VAL)\n",
-            "    if run.conditions.dim is not None:\n"
-            "        dimmed = samples.images.clone()\n"
-            "        dimmed[partition.split == TRAIN] *= run.conditions.dim.light\n"
-            "        samples = replace(samples, images=dimmed)\n"
-            "        lost = 1 - run.conditions.dim.light\n"
-            "        facts['dimmed'] = np.full(run.federation.clients, lost)\n",
-        ),
-    ],
+    "experiment/building.py": [('"quantisation", "dropout"', '"dim", ')],
 }
 
 

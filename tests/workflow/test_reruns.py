@@ -122,14 +122,14 @@ def test_a_method_less_trains_nothing(finished_cells):
 def test_what_concerns_no_result_redoes_nothing(finished):
     """All at once: if one of these concerned a job, it would be planned."""
     # Words in what all runs go through, and another time of what all runs go through.
-    file = finished.folder / "fedsdg/federation/local_training.py"
+    file = finished.folder / "fedsdg/federation/training.py"
     file.write_text('"""Edited."""\n# edited\n' + file.read_text())
     os.utime(finished.folder / "fedsdg/federation/rounds.py")
     # Code that no run of this grid reaches: of a row its parts count, which the declarations say;
-    # nobody scales updates.
+    # nobody attacks.
     for name in ("families", "robust"):
         finished.edit(f"fedsdg/methods/{name}.py")
-    finished.edit("fedsdg/federation/environment/attacks/scaling.py")
+    finished.edit("fedsdg/federation/conditions/attack.py")
     # The command line only passes arguments on.
     finished.edit("fedsdg/cli/training.py")
     # The order of keys; what is searched, and how often a run is saved.

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from fedsdg.data.datasets import ImageData
 from fedsdg.experiment.backbones.recipe import PROBE
 from fedsdg.experiment.backbones.source_images import prepared
-from fedsdg.models.architecture import Architecture
-from fedsdg.models.forward import class_tokens
-from fedsdg.models.probe import linear_probe
+from fedsdg.models import Architecture, class_tokens, linear_probe
 from fedsdg.rng import stream
 
 

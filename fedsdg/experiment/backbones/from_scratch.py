@@ -29,9 +29,14 @@ from fedsdg.experiment.machine.gpu import repeatable
 from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
 from fedsdg.experiment.machine.threads import threads
 from fedsdg.files import sha256_json, source_hash
-from fedsdg.models.architecture import Architecture
-from fedsdg.models.backbones import Backbone, build, save_backbone
-from fedsdg.models.training import Training, progress_report
+from fedsdg.models import (
+    Architecture,
+    Backbone,
+    Training,
+    build_backbone,
+    progress_report,
+    save_backbone,
+)
 from fedsdg.rng import stream
 
 ALPHABET = 26  # the labels count one case, then the other
@@ -106,7 +111,7 @@ def _train(
     per_epoch = max(1, len(source.images) // recipe.batch_size)
     with torch.random.fork_rng(devices=[0] if recipe.device == "cuda" else []):
         torch.manual_seed(int(stream("pretraining", recipe.seed, WEIGHTS).integers(2**62)))
-        model = build(architecture, num_classes=classes, drop_path_rate=recipe.drop_path)
+        model = build_backbone(architecture, num_classes=classes, drop_path_rate=recipe.drop_path)
         training = Training(
             model.to(recipe.device),
             recipe.epochs * per_epoch,

@@ -21,7 +21,7 @@ from fedsdg.experiment.backbones.from_scratch import from_scratch
 from fedsdg.experiment.backbones.recipe import Recipe, parse_backbone
 from fedsdg.experiment.backbones.taken_over import take
 from fedsdg.experiment.machine.threads import threads
-from fedsdg.models.backbones import Backbone, save_backbone
+from fedsdg.models import Backbone, save_backbone
 
 
 def pretrain(

@@ -18,7 +18,7 @@ import safetensors.torch
 from torch import Tensor
 
 from fedsdg.files import atomic_path, canonical_json, differences
-from fedsdg.models.backbones import weights_sha256
+from fedsdg.models import weights_sha256
 
 #: Raise it when a snapshot of today could not be read any more.
 FORMAT = "1"

@@ -16,8 +16,7 @@ from fedsdg.data.images import Pictures
 from fedsdg.data.reading import load
 from fedsdg.data.sources import built_in
 from fedsdg.experiment.backbones.recipe import AUGMENT, BATCHES, DATA, LETTERS, Recipe
-from fedsdg.models.architecture import Architecture
-from fedsdg.models.training import shift_and_mirror
+from fedsdg.models import Architecture, shift_and_mirror
 from fedsdg.rng import stream
 
 

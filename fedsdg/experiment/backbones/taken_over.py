@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 
 from fedsdg.experiment.backbones.recipe import Checkpoint, Timm
-from fedsdg.models.architecture import Architecture
-from fedsdg.models.backbones import Backbone, from_checkpoint, from_timm
+from fedsdg.models import Architecture, Backbone, from_checkpoint, from_timm
 
 
 def take(entry: Checkpoint | Timm) -> Backbone:

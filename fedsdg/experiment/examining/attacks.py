@@ -8,29 +8,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.experiment.examining.findings import RAISED, Failure, Property, counted, raised
+from fedsdg.experiment.examining.findings import (
+    RAISED,
+    Failure,
+    Property,
+    bytes_of,
+    counted,
+    raised,
+)
 from fedsdg.experiment.examining.situations import Case
-from fedsdg.federation.environment.attackers import Attack, AttackView
+from fedsdg.federation.conditions.attack import Attack, AttackView
 
 #: (clients, parameters), from small to large; of each one, half and all of the clients attack.
 SIZES = ((2, 1), (3, 2), (5, 4), (9, 40))
 CLASSES = 10
 
 
-class Assault:
-    """An attack's arguments; equal cases give equal bytes."""
-
-    def __init__(self, case: Case, attackers: int, dtype: torch.dtype) -> None:
-        draw = np.random.default_rng([case.seed, case.size, case.d])
-        weights = draw.random(case.size) + 0.1
-        self.updates = torch.from_numpy(draw.standard_normal((case.size, case.d))).to(dtype)
-        start = torch.from_numpy(draw.standard_normal((case.size, case.d))).to(dtype)
-        self.view = AttackView(weights / weights.sum(), start)
-        self.flags = np.zeros(case.size, dtype=bool)
-        self.flags[draw.permutation(case.size)[:attackers]] = True
-
-    def forged(self, attack: Attack, seed: int = 7) -> Tensor:
-        return attack(self.updates, self.flags, self.view, np.random.default_rng(seed))
+def _view(case: Case, attackers: int) -> AttackView:
+    """What attackers see; equal cases give equal bytes."""
+    draw = np.random.default_rng([case.seed, case.size, case.d])
+    weights = draw.random(case.size) + 0.1
+    flags = np.zeros(case.size, dtype=bool)
+    flags[draw.permutation(case.size)[:attackers]] = True
+    return AttackView(
+        updates=torch.from_numpy(draw.standard_normal((case.size, case.d))).float(),
+        attackers=flags,
+        weights=weights / weights.sum(),
+        start=torch.from_numpy(draw.standard_normal((case.size, case.d))).float(),
+        generator=np.random.default_rng(7),
+    )
 
 
 def _cases() -> Iterator[tuple[Case, int]]:
@@ -39,49 +45,31 @@ def _cases() -> Iterator[tuple[Case, int]]:
             yield Case(size, d), attackers
 
 
-def honest_rows_stay(
-    attack: Attack, case: Case, attackers: int, dtype: torch.dtype = torch.float32
-) -> None:
-    """The rows of clients that do not attack are what they were, bit by bit."""
-    one = Assault(case, attackers, dtype)
-    honest = Assault(case, attackers, dtype).updates
-    forged = one.forged(attack)
-    if forged.shape != honest.shape or forged.dtype != dtype:
+def every_attacker_sends(attack: Attack, case: Case, attackers: int) -> None:
+    """It returns finite numbers: a row for each attacker, or one row for all of them."""
+    sent = attack.tamper(_view(case, attackers))
+    shape = list(sent.shape) if isinstance(sent, Tensor) else type(sent).__name__
+    if shape not in ([attackers, case.d], [case.d]):
         raise Failure(
-            f"of updates {list(honest.shape)} of {dtype} it makes {list(forged.shape)} of "
-            f"{forged.dtype}"
+            f"it returns {shape} for {counted(attackers, 'attacker')} with updates [{case.d}]"
         )
-    for client in np.flatnonzero(~one.flags).tolist():
-        if forged[client].numpy().tobytes() != honest[client].numpy().tobytes():
-            raise Failure(f"client {client} is honest, and its row is changed")
-
-
-def attacked_inputs_stay(
-    attack: Attack, case: Case, attackers: int, dtype: torch.dtype = torch.float32
-) -> None:
-    """Updates, weights and starts are read and not written."""
-    one, before = Assault(case, attackers, dtype), Assault(case, attackers, dtype)
-    one.forged(attack)
-    for what, now, then in (
-        ("updates", one.updates, before.updates),
-        ("starts", one.view.start, before.view.start),
-        ("weights", torch.from_numpy(one.view.weights), torch.from_numpy(before.view.weights)),
-        ("list of attackers", torch.from_numpy(one.flags), torch.from_numpy(before.flags)),
-    ):
-        if not torch.equal(now, then):
-            raise Failure(f"the {what} that came in are changed in place")
-
-
-def forged_rows_are_finite(attack: Attack, case: Case, attackers: int) -> None:
-    """An attack is numbers and no infinity, which every server notices."""
-    if not torch.isfinite(Assault(case, attackers, torch.float32).forged(attack)).all():
+    if not torch.isfinite(sent).all():
         raise Failure("of finite updates it makes NaN or infinity")
+
+
+def attacked_inputs_stay(attack: Attack, case: Case, attackers: int) -> None:
+    """Updates, weights and starts are read and not written."""
+    view, before = _view(case, attackers), _view(case, attackers)
+    attack.tamper(view)
+    for name in ("updates", "start", "weights", "attackers"):
+        if bytes_of(getattr(view, name)) != bytes_of(getattr(before, name)):
+            raise Failure(f"the {name} that came in are changed in place")
 
 
 def attack_repeats(attack: Attack, case: Case, attackers: int) -> None:
     """Equal streams give equal attacks."""
-    one, two = (Assault(case, attackers, torch.float32).forged(attack) for _ in range(2))
-    if one.numpy().tobytes() != two.numpy().tobytes():
+    one, two = (attack.tamper(_view(case, attackers)) for _ in range(2))
+    if bytes_of(one) != bytes_of(two):
         raise Failure("with the same stream of random numbers it sends something else")
 
 
@@ -114,24 +102,20 @@ def _everywhere(holds: Callable[[Attack, Case, int], None]) -> Callable[[Attack]
 
 ATTACK = (
     Property(
-        "forged updates are finite",
-        _everywhere(forged_rows_are_finite),
-        "handle any number of attackers, and divide by no length that may be 0",
-    ),
-    Property(
-        "honest clients stay as they are",
-        _everywhere(honest_rows_stay),
-        "return the attackers' rows alone from `forge` of an UpdateAttack",
+        "every attacker sends finite numbers",
+        _everywhere(every_attacker_sends),
+        "return [A, d] or [d] from `tamper`; handle any number of attackers, and divide by no "
+        "length that may be 0",
     ),
     Property(
         "what came in stays as it is",
         _everywhere(attacked_inputs_stay),
-        "write into copies: `scene.own` is one, `scene.updates` is not",
+        "write into copies: `view.own` is one, `view.updates` is not",
     ),
     Property(
         "the same stream gives the same attack",
         _everywhere(attack_repeats),
-        "draw from the generator that is given, `scene.generator`",
+        "draw from the generator that is given, `view.generator`",
     ),
     Property(
         "labels stay labels",

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any, cast
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
 import yaml
 
-from fedsdg.aggregation.types import Aggregate, Context, Rule
+from fedsdg.aggregation.types import Rule
 from fedsdg.data.datasets import ImageData
 from fedsdg.experiment.building import build
 from fedsdg.experiment.config import parse_config
 from fedsdg.experiment.examining.findings import Inapplicable, bytes_of
 from fedsdg.experiment.material import Material, make_partition, prepare_material
 from fedsdg.experiment.run_config import RunConfig
-from fedsdg.federation.asked import probes_of
-from fedsdg.federation.rounds import Federation
+from fedsdg.federation import rounds
+from fedsdg.federation.evaluation import EvaluationModels
+from fedsdg.federation.observers.observer import Observer, RoundView
+from fedsdg.federation.setup import Setup
 from fedsdg.files.places import shipped
 from fedsdg.methods.declared import Row
 from fedsdg.methods.method import Method
 from fedsdg.methods.plugins import Plugin, contents, find_method, find_row
-from fedsdg.models.architecture import Architecture
-from fedsdg.models.backbones import build as build_backbone
-from fedsdg.models.backbones import freeze
+from fedsdg.models import Architecture, build_backbone, freeze
 
 ROUNDS = 4
 SKEW = "dirichlet~1.0"
@@ -35,62 +37,66 @@ SIZES = ((6, 4), (6, 6), (12, 12), (25, 25))
 IMAGES, CLASSES, PIXELS = 480, 4, 8
 
 
-class Heard:
-    """A rule as it is, and what it was given in each round."""
+class LastEvaluation(Observer):
+    """Keeps the models with which clients are evaluated in the last round."""
 
-    def __init__(self, rule: Rule) -> None:
-        self._rule = rule
-        self.rounds: list[tuple[int, Mapping[str, torch.Tensor]]] = []
+    models: EvaluationModels
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rule, name)
+    def observe(self, view: RoundView) -> None:
+        """Keep the models."""
+        if view.last and view.evaluation is not None:
+            self.models = view.evaluation
 
-    def __call__(
-        self,
-        uploads: Mapping[str, torch.Tensor],
-        context: Context,
-        state: Mapping[str, torch.Tensor],
-    ) -> Aggregate:
-        self.rounds.append((context.round, uploads))
-        return self._rule(uploads, context, state)
+
+class Federation:
+    """A federation between two rounds, and its records so far."""
+
+    def __init__(self, setup: Setup) -> None:
+        """Begin before the first round."""
+        self.evaluation = LastEvaluation()
+        self.setup = replace(setup, observers=(*setup.observers, self.evaluation))
+        self.server, self.store = self.setup.initial()
+        self.rounds: list[dict[str, Any]] = []
+        self.clients: list[dict[str, Any]] = []
+
+    def run(self, most: int | None = None) -> Federation:
+        """Do the rounds that are left, or some of them."""
+        left = rounds.run(self.setup, self.server, self.store, len(self.rounds))
+        for server, record in islice(left, most):
+            self.server = server
+            self.rounds.append(record.round)
+            self.clients += record.clients
+        return self
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """All that it is, by what it is called, as bytes and text."""
+        found: dict[str, Any] = {}
+        for row in self.rounds:
+            t = row["round"]
+            rows = [row, *(client for client in self.clients if client["round"] == t)]
+            found[f"record of round {t}"] = json.dumps(rows, sort_keys=True)
+        found["global model"] = bytes_of(self.server.models)
+        for name, value in self.server.state.items():
+            found[f"state {name!r} of the rule"] = bytes_of(value)
+        everyone = np.arange(self.setup.num_clients)
+        for name in self.store.first:
+            found[f"{name!r} of the clients"] = bytes_of(self.store.read(name, everyone))
+        found["list of clients that took part"] = bytes_of(self.store.counts.trained)
+        return found
 
 
 @dataclass
 class Trial:
-    """A method in its federation: ``make()`` is it before the first round, as often as asked."""
+    """A method in its federation, which `make()` puts together as often as asked."""
 
-    make: Callable[[], Federation]
+    make: Callable[[], Setup]
     row: Row | None = None
 
     @cached_property
-    def whole(self) -> tuple[Federation, Heard]:
-        """The federation after all its rounds, and what its rule has heard."""
-        one = self.make()
-        heard = Heard(one.rule)
-        one.rule = cast(Rule, heard)
-        one.run()
-        return one, heard
-
-    @cached_property
-    def result(self) -> dict[str, Any]:
-        """What the whole run came to."""
-        return result_of(self.whole[0])
-
-
-def result_of(one: Federation) -> dict[str, Any]:
-    """All that a federation is between rounds, by what it is called, as bytes and plain rows."""
-    private, kept = one.bank.gather(torch.arange(one.num_clients))
-    found: dict[str, Any] = {}
-    for round_ in range(1, one.rounds_done + 1):
-        tables = (one.records.rounds, one.records.clients, one.records.trace)
-        rows = [[dict(row) for row in table if row["round"] == round_] for table in tables]
-        found[f"record of round {round_}"] = repr(rows)
-    found["global model"] = bytes_of(one.theta)
-    found |= {f"state {n!r} of the rule": bytes_of(value) for n, value in one.state.items()}
-    found["private parameters of the clients"] = bytes_of(private)
-    found |= {f"vector {n!r} of the clients": bytes_of(value) for n, value in kept.items()}
-    found["list of clients that took part"] = bytes_of(one.bank.trained)
-    return found
+    def whole(self) -> Federation:
+        """The federation after all its rounds."""
+        return Federation(self.make()).run()
 
 
 def trial_of(name: str, plugin: Plugin | None) -> Trial:
@@ -100,7 +106,7 @@ def trial_of(name: str, plugin: Plugin | None) -> Trial:
     material, data = _material(), _images()
     partition = make_partition(data, SKEW, 0, run.federation.clients, run.partition)
 
-    def make() -> Federation:
+    def make() -> Setup:
         # As another process would: what a class or a module has remembered is gone.
         contents.cache_clear()
         return build(run, material, partition)
@@ -113,7 +119,7 @@ def _run(name: str, method: Method, plugin: Plugin | None) -> RunConfig:
     raw = yaml.safe_load(shipped("config/config.yaml").read_text(encoding="utf-8"))
     raw |= {"methods": [name], "plugins": [plugin.place] if plugin else [], "skews": [SKEW]}
     raw["federation"] |= {"clients": clients, "clients_per_round": cohort, "rounds": ROUNDS}
-    raw["federation"] |= {"evaluate_every": 2, "trace_every": 4}
+    raw["federation"] |= {"evaluate_every": 2}
     raw["partition"] |= {"min_samples": 6, "min_test": 1}
     # Its backbone is narrower than what the compiled pass takes.
     raw["training"] |= {"epochs": 1, "kernel": "torch"}
@@ -139,7 +145,7 @@ def conditions_for(method: Method) -> dict[str, Any]:
     """Conditions without which a method cannot work: samples of the server, unequal speeds."""
     found: dict[str, Any] = {}
     on_server = "server" in getattr(method.rule, "reads", ())
-    if on_server or any(probe.needs_benchmark for probe in probes_of(method.rule)):
+    if on_server or any(request.kind == "losses" for request in method.rule.probes):
         found["benchmark_images"] = 20
     if method.stopping is not None:
         try:

@@ -18,12 +18,10 @@ from fedsdg.experiment.examining.findings import (
     examine,
     raised,
 )
-from fedsdg.experiment.examining.own_models import OWN
 from fedsdg.experiment.examining.rounds import METHOD, TRAINS
 from fedsdg.experiment.examining.rules import RULE
 from fedsdg.experiment.examining.stopping import STOPPING
 from fedsdg.experiment.examining.terms import TERM, Placed
-from fedsdg.federation.own_models.own_model import OwnModel
 from fedsdg.methods.plugins import Plugin, contents, described, find_method
 
 #: By the table of a plugin: how a row is called, and what holds for it.
@@ -59,9 +57,10 @@ def examine_method(name: str, plugin: Plugin | None) -> Iterator[Finding]:
     impossible: Finding | None = None
     try:
         trial = trial_of(name, plugin)
-        one = trial.make()
-        sent = tuple(one.rule.broadcast(one.rule.init(one.layout.d, one.train_sizes)))
-        terms = [Placed(term, one.layout, sent) for term in method.terms]
+        setup = trial.make()
+        sent = tuple(setup.rule.broadcast(setup.state))
+        of_phases = [term for phase in setup.phases for term in phase.terms or ()]
+        terms = [Placed(term, setup.layout, sent) for term in (*setup.work.terms, *of_phases)]
     except Inapplicable as why:
         impossible = Finding(label, TRAINS, NOT, str(why))
     except RAISED as error:
@@ -78,9 +77,6 @@ def examine_method(name: str, plugin: Plugin | None) -> Iterator[Finding]:
     if method.stopping is not None:
         part = f"{label}, stopping {_type(method.stopping)}"
         yield from examine(part, method.stopping, STOPPING)
-    own = method.personalisation.own
-    if type(own) is not OwnModel:
-        yield from examine(f"{label}, own model {_type(own)}", trial, OWN, broken)
     whole = f"{label}, personalisation {_type(method.personalisation)}"
     yield from examine(whole, trial, METHOD, broken)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -16,9 +15,9 @@ from fedsdg.experiment.examining.findings import (
     Suspicion,
     counted,
 )
-from fedsdg.federation.objectives.term import Term
-from fedsdg.federation.step_rows import PrivateColumns, Rows
-from fedsdg.models.parameters import Layout
+from fedsdg.federation.terms import Term
+from fedsdg.federation.training import Columns, Rows
+from fedsdg.models import Layout
 
 CLIENTS = 3
 SEEDS = (0, 1, 2)
@@ -44,14 +43,16 @@ def rows_of(placed: Placed, seed: int, clients: int = CLIENTS) -> Rows:
 
     theta, private = draw(layout.d), draw(layout.d_private)
     return Rows(
-        theta,
-        torch.zeros_like(theta),
-        draw(layout.d),
-        private,
-        torch.zeros_like(private),
-        PrivateColumns.of(layout),
-        {name: draw(layout.d) for name in placed.term.keeps},
-        {name: draw(layout.d) for name in placed.received},
+        theta=theta,
+        private=private,
+        theta_grad=torch.zeros_like(theta),
+        private_grad=torch.zeros_like(private),
+        start=draw(layout.d),
+        kept={name: draw(layout.d) for name in placed.term.keeps},
+        received={name: draw(layout.d) for name in placed.received},
+        memory={},
+        log_shares=None,
+        columns=Columns.from_layout(layout),
     )
 
 
@@ -98,7 +99,7 @@ def _require_derivative(placed: Placed, seed: int, rows: Rows) -> None:
     """``Failure`` unless the gradients in ``rows`` are the derivative of the value."""
     differentiated = _differentiated(placed, seed)
     for row in ("shared", "private"):
-        values, gradient = rows.of(row)
+        values, gradient = rows.row(row)
         if not values.shape[1]:
             continue
         slopes, expected = _slopes(placed, seed, row, gradient)
@@ -139,7 +140,7 @@ def _slopes(placed: Placed, seed: int, row: str, gradient: Tensor) -> tuple[Tens
     values = []
     for sign in (1, -1):
         rows = rows_of(placed, seed)
-        rows.of(row)[0].add_(direction, alpha=sign * STEP)
+        rows.row(row)[0].add_(direction, alpha=sign * STEP)
         values.append(placed.term.value(rows).detach())
     return (values[0] - values[1]) / (2 * STEP), (gradient * direction).sum(1)
 
@@ -157,7 +158,8 @@ def clients_stand_alone(placed: Placed, seed: int) -> None:
     """A client alone gets the value, the gradient and the vectors that it gets beside others."""
     together = _all_of(placed, rows_of(placed, seed), torch.tensor(STEPS))
     for k in range(CLIENTS):
-        alone = _all_of(placed, _only(rows_of(placed, seed), k), torch.tensor(STEPS[k : k + 1]))
+        row = rows_of(placed, seed).take(slice(k, k + 1))
+        alone = _all_of(placed, row, torch.tensor(STEPS[k : k + 1]))
         for name, value in alone.items():
             if not torch.allclose(value[0], together[name][k], rtol=1e-9, atol=1e-12):
                 raise Failure(
@@ -175,17 +177,6 @@ def _all_of(placed: Placed, rows: Rows, steps: Tensor) -> dict[str, Tensor]:
     uploads, kept = term.finish(rows, steps, RATE)
     found |= {f"upload {name!r}": value for name, value in uploads.items()}
     return found | {f"kept vector {name!r}": value for name, value in kept.items()}
-
-
-def _only(rows: Rows, k: int) -> Rows:
-    here = slice(k, k + 1)
-    return replace(
-        rows,
-        **{n: getattr(rows, n)[here] for n in ("theta", "theta_grad", "start")},
-        **{n: getattr(rows, n)[here] for n in ("private", "private_grad")},
-        state={name: value[here] for name, value in rows.state.items()},
-        received={name: value[here] for name, value in rows.received.items()},
-    )
 
 
 def gradient_is_added(placed: Placed, seed: int) -> None:
@@ -215,7 +206,7 @@ def rows_stay(placed: Placed, seed: int) -> None:
     for name in ("theta", "start", "private"):
         if not torch.equal(getattr(rows, name), getattr(before, name)):
             raise Failure(f"{name} is changed in place (seed {seed})")
-    for what in ("state", "received"):
+    for what in ("kept", "received"):
         for name, value in getattr(before, what).items():
             if not torch.equal(getattr(rows, what)[name], value):
                 raise Failure(f"{what}[{name!r}] is changed in place (seed {seed})")
@@ -229,12 +220,13 @@ def keeps_what_it_declares(placed: Placed, seed: int) -> None:
     uploads, kept = term.finish(rows_of(placed, seed), torch.tensor(STEPS), RATE)
     if more := sorted(set(kept) - set(term.keeps)):
         raise Failure(f"`finish` keeps {', '.join(more)}, but `keeps` names {list(term.keeps)}")
-    if not set(term.fleeting) <= set(term.keeps):
-        raise Failure(f"`fleeting` names {list(term.fleeting)}, but `keeps` {list(term.keeps)}")
+    if more := sorted(set(term.reset_after_absence) - set(term.keeps)):
+        raise Failure(f"`reset_after_absence` names {', '.join(more)}, but `keeps` does not")
     for name, value in {**uploads, **kept}.items():
         if tuple(value.shape) != (CLIENTS, d):
-            raise Failure(f"{name!r} of {CLIENTS} clients with {d} parameters is "
-                          f"{list(value.shape)}")  # fmt: skip
+            raise Failure(
+                f"{name!r} of {CLIENTS} clients with {d} parameters is {list(value.shape)}"
+            )
         if not torch.isfinite(value).all():
             raise Failure(f"{name!r} of random parameters is not finite (seed {seed})")
 
@@ -244,7 +236,7 @@ def kept_vectors_are_read(placed: Placed, seed: int) -> None:
     first = _all_of(placed, rows_of(placed, seed), torch.tensor(STEPS))
     for name in placed.term.keeps:
         rows = rows_of(placed, seed)
-        rows.state[name].mul_(-0.5).add_(1.0)
+        rows.kept[name].mul_(-0.5).add_(1.0)
         second = _all_of(placed, rows, torch.tensor(STEPS))
         changed = {what for what, value in first.items() if not torch.equal(value, second[what])}
         if not changed - {f"kept vector {name!r}"}:
@@ -268,6 +260,7 @@ def _everywhere(holds: Callable[[Placed, int], None]) -> Callable[[Placed], str]
 
 TERM_WORKS = "it works on the method's parameters"
 TERM_ALONE = "no client depends on another"
+TERM_KEEPS = "it keeps and sends what it declares"
 TERM = (
     Property(
         TERM_WORKS,
@@ -300,13 +293,13 @@ TERM = (
         "change `theta_grad` and `private_grad` alone, and what you have made yourself",
     ),
     Property(
-        "it keeps and sends what it declares",
+        TERM_KEEPS,
         _everywhere(keeps_what_it_declares),
         "return from `finish` vectors [clients, d], and name in `keeps` what stays",
     ),
     Property(
         "kept vectors are read",
         _everywhere(kept_vectors_are_read),
-        'read `rows.state["name"]`, or leave the name out of `keeps`',
+        'read `rows.kept["name"]`, or leave the name out of `keeps`',
     ),
 )

@@ -13,26 +13,26 @@ from fedsdg.data.datasets import ImageData
 from fedsdg.data.images import Pictures
 from fedsdg.data.partition_files import read_partition
 from fedsdg.experiment.chance import Chance
+from fedsdg.experiment.exports.client_task import ClientTask
 from fedsdg.experiment.exports.model_folders import MERGED, accuracy_and_loss, load_model
 from fedsdg.experiment.starts import facts_of
 from fedsdg.files import places
-from fedsdg.models.backbones import Backbone, load_backbone
-from fedsdg.models.peft_exchange import CONFIG as ADAPTERS
+from fedsdg.models import PEFT_CONFIG, Backbone, load_backbone
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Accuracy and mean cross-entropy on ``images`` images, those that ``samples`` names.
-
-    ``chance``: "at chance (1/7)" where the accuracy may be luck (see ``chance``), else "".
-    """
+    """Accuracy and mean cross-entropy of a model on a data set."""
 
     dataset: str
     samples: str
+    "which images, in words"
     images: int
+    "how many of them count"
     accuracy: float
     loss: float
     chance: str
+    '"at chance (1/7)" if the accuracy may be luck (see `chance`), else an empty string'
 
 
 def evaluate_model(
@@ -41,12 +41,24 @@ def evaluate_model(
     backbone_file: Path | None = None,
     partition_file: Path | None = None,
 ) -> Iterator[Evaluation]:
-    """What a model makes of data sets: of their test sets, or of all images where there is none.
+    """Measure a model on the test sets of data sets, or on all images of one without a test set.
 
-    ``partition_file``: of the images that no client of this partition holds. ``backbone_file``: of
-    adapters, by default ``results/backbones/{name}.safetensors``.
+    A client's model is measured as rounds measure it: on the images as the client sees them, under
+    the labels that it uses and, after label skew, with the classes weighed as the client holds
+    them.
 
-    Raises ``ValueError`` where a data set has other classes than the model.
+    Args:
+        folder: A model that `fedsdg export` wrote, or a peft checkpoint.
+        datasets: The data sets.
+        backbone_file: Of adapters; None: `results/backbones/{name}.safetensors`.
+        partition_file: Measure on the images that no client of this partition holds.
+
+    Yields:
+        The results, one for each data set.
+
+    Raises:
+        FileNotFoundError: The model or its backbone is missing.
+        ValueError: A data set has other classes than the model, or none that the client holds.
     """
     model = load_model(folder, _backbone(folder, backbone_file))
     for data in datasets:
@@ -62,16 +74,19 @@ def evaluate_model(
                 f"{data.name} {data.classes[number]!r}; choose data of the same classes"
             )
         chosen, samples = _samples(data, partition_file)
+        task = model.task or ClientTask(tuple(range(model.num_classes)))
+        view = task.test_view(chosen, data.labels[chosen])
+        numbers = view.images(0)
         pictures = Pictures(data.images, model.size, model.channels, model.mean, model.std)
-        images = pictures.prepared(data.images[chosen])
-        labels = torch.from_numpy(data.labels[chosen])
-        accuracy, loss = accuracy_and_loss(model, torch.from_numpy(images), labels)
-        chance = Chance.of_labels(data.labels[chosen]).remark(accuracy)
-        yield Evaluation(data.name, samples, len(chosen), accuracy, loss, chance)
+        images = pictures.prepared(task.images(data.images[numbers], numbers))
+        accuracy, loss = accuracy_and_loss(model, torch.from_numpy(images), view)
+        chance = task.chance(Chance.of_labels(data.labels[chosen])).remark(accuracy)
+        seen = "" if model.task is None else ", as the client sees it"
+        yield Evaluation(data.name, samples + seen, len(numbers), accuracy, loss, chance)
 
 
 def _backbone(folder: Path, file: Path | None) -> Backbone | None:
-    if not (folder / ADAPTERS).is_file():
+    if not (folder / PEFT_CONFIG).is_file():
         return None
     said = facts_of(folder).get("backbone")
     if file is None and said is not None:

@@ -14,15 +14,14 @@ import pyarrow.parquet as pq
 
 from fedsdg import files
 from fedsdg.experiment.chance import chance_of_run
+from fedsdg.experiment.exports.client_task import ClientTask
 from fedsdg.experiment.exports.model_card import card
 from fedsdg.experiment.exports.model_folders import MERGED, write_timm, write_weights
+from fedsdg.experiment.exports.saved_models import SavedModels, read_saved
 from fedsdg.experiment.starts import FACTS
 from fedsdg.experiment.store import MODELS, Address
-from fedsdg.federation.saved_models import SavedModels, read_saved
 from fedsdg.files import places
-from fedsdg.models.backbones import Backbone, load_backbone
-from fedsdg.models.peft_exchange import save_peft
-from fedsdg.models.portable import Portable
+from fedsdg.models import Backbone, Portable, load_backbone, save_peft
 
 #: Raise it when what is written today could not be read any more.
 FORMAT = 1
@@ -166,14 +165,17 @@ def _client_rows(run: Path, round_: int) -> dict[int, dict[str, Any]]:
     return {row["client"]: row for row in rows if row["round"] == round_}
 
 
-def _facts(facts: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands beside a model: as little as whoever loads it has to know."""
+def _facts(
+    facts: Mapping[str, Any], result: Mapping[str, Any], task: ClientTask | None = None
+) -> dict[str, Any]:
+    """Return what stands beside a model: as little as whoever loads it has to know."""
     named = ("experiment", "dataset", "clients", "skew", "method", "label", "seed", "config_hash")
     return {
         "format": FORMAT,
         "backbone": facts["backbone"],
         "images": facts["images"],
         "classes": facts["classes"],
+        "client": None if task is None else task.to_plain(),
         "run": {name: result.get(name) for name in named},
     }
 
@@ -187,7 +189,9 @@ def _write_model(
     about: Mapping[str, Any],
 ) -> None:
     facts, result = about["facts"], about["result"]
-    beside = _facts(facts, result)
+    kind, _, number = name.partition("~")
+    task = saved.tasks[int(number)] if kind == "client" else None
+    beside = _facts(facts, result, task)
     base = saved.beside.get(name)
     folder.mkdir(parents=True)
     if backbone is None:
@@ -201,6 +205,6 @@ def _write_model(
             save_peft(model.own(), folder / OWN, base_model=backbone.name)
             files.write_json(folder / OWN / FACTS, beside)
     files.write_json(folder / FACTS, beside)
-    text = card(name, base, saved.round, model, backbone is not None, **about)
+    text = card(name, base, saved.round, model, backbone is not None, task=task, **about)
     with files.atomic_path(folder / "README.md") as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedsdg.experiment.chance import MEANING, ON_THE_GLOBAL_TEST, Chance
+from fedsdg.experiment.exports.client_task import ClientTask
 from fedsdg.files import markdown_escape
-from fedsdg.models.portable import Portable
+from fedsdg.models import Portable
 
 _METRICS = {
     "test_accuracy": "on its own test samples",
@@ -33,17 +34,27 @@ def card(
     model: Portable,
     adapters: bool,
     *,
+    task: ClientTask | None,
     result: Mapping[str, Any],
     facts: Mapping[str, Any],
     provenance: Mapping[str, Any],
     clients: Mapping[int, Mapping[str, Any]],
     chance: Chance | None,
 ) -> str:
-    """The card of the model ``name`` of a run, as it was after a round.
+    """Return the card of a model of a run.
 
-    ``base``: the model to which a client's is an addition. ``adapters``: of a frozen backbone, or a
-    network of its own. ``clients``: the rows of the run's clients in that round. ``chance``: on the
-    global test set, where that is known.
+    Args:
+        name: Of the model.
+        base: The model to which a client's is an addition.
+        round_: After which round the model was taken.
+        model: The model.
+        adapters: Whether it consists of adapters of a frozen backbone; otherwise it is a network.
+        task: Of the client whose model it is.
+        result: What the run's `result.json` holds.
+        facts: What stands beside the saved models.
+        provenance: What `provenance.json` holds.
+        clients: The records of the run's clients in that round, by number.
+        chance: On the global test set; None: not known.
     """
     config = result["config"]
     client = int(name.partition("~")[2]) if name.startswith("client~") else None
@@ -56,7 +67,7 @@ def card(
         "",
         "## Data",
         "",
-        *_data(config, facts["classes"], client, clients),
+        *_data(config, facts["classes"], client, clients, task),
         "",
         "## Method",
         "",
@@ -64,7 +75,7 @@ def card(
         "",
         "## Metrics",
         "",
-        *_metrics(result, facts, round_, client, clients, chance),
+        *_metrics(result, facts, round_, client, clients, task, chance),
         "",
         "## How to use it",
         "",
@@ -110,6 +121,7 @@ def _data(
     classes: Sequence[str],
     client: int | None,
     clients: Mapping[int, Mapping[str, Any]],
+    task: ClientTask | None,
 ) -> list[str]:
     federation = config["federation"]
     lines = [
@@ -125,6 +137,8 @@ def _data(
             f"- of client {client}: {row['n_train']} training, {row['n_val']} validation and "
             f"{row['n_test']} test samples"
         )
+    if task is not None:
+        lines += [f"- client {client} {words}" for words in task.words()]
     if config.get("conditions"):
         lines.append(f"- conditions: `{json.dumps(config['conditions'], sort_keys=True)}`")
     return lines
@@ -154,16 +168,19 @@ def _metrics(
     round_: int,
     client: int | None,
     clients: Mapping[int, Mapping[str, Any]],
+    task: ClientTask | None,
     chance: Chance | None,
 ) -> list[str]:
     row = clients.get(-1 if client is None else client, {})
-    recorded = [(key, f"this client's accuracy {text}", row) for key, text in _METRICS.items()]
-    recorded += [(key, text, result[facts["save"]]) for key, text in _OF_ALL.items()]
-    lines, end = ["| | |", "|---|---|"], f"All after round {round_}, as recorded by the run."
-    for key, text, values in recorded:
+    own = task.chance(chance) if task and chance else chance
+    recorded = [(key, f"this client's accuracy {text}", row, own) for key, text in _METRICS.items()]
+    recorded += [(key, text, result[facts["save"]], chance) for key, text in _OF_ALL.items()]
+    lines = ["| | |", "|---|---|"]
+    end = f"All after round {round_}, as recorded by the run."
+    for key, text, values, luck in recorded:
         if values.get(key) is None:
             continue
-        remark = chance.remark(values[key]) if chance and key in ON_THE_GLOBAL_TEST else ""
+        remark = luck.remark(values[key]) if luck and key in ON_THE_GLOBAL_TEST else ""
         lines.append(f"| {text} | {values[key]:.4f}{f', {remark}' if remark else ''} |")
     if any("at chance" in line for line in lines):
         end += f" {MEANING}"

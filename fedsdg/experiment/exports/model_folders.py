@@ -19,15 +19,23 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from fedsdg.experiment.exports.client_task import ClientTask
 from fedsdg.experiment.starts import FACTS, facts_of, require_backbone
-from fedsdg.files import write_json
-from fedsdg.models.architecture import Architecture
-from fedsdg.models.backbones import Backbone, build
-from fedsdg.models.peft_exchange import CONFIG as ADAPTERS
-from fedsdg.models.peft_exchange import load_peft
-from fedsdg.models.portable import HEAD, Portable
-from fedsdg.models.small_cnn import CnnArchitecture, make_layout, scores_of_one
-from fedsdg.models.torchvision_schemas import declare_torchvision_operators
+from fedsdg.federation.accuracy import ClientTestView
+from fedsdg.files import read_json, write_json
+from fedsdg.models import (
+    HEAD,
+    PEFT_CONFIG,
+    Architecture,
+    Backbone,
+    CnnArchitecture,
+    Portable,
+    build_backbone,
+    cnn_layout,
+    cnn_scores,
+    declare_torchvision_operators,
+    load_peft,
+)
 
 WEIGHTS = "model.safetensors"
 TIMM = "config.json"
@@ -48,8 +56,10 @@ class LoadedModel:
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    #: Their names, in the order of the scores, where they have some.
     classes: tuple[str, ...] = ()
+    "their names, in the order of the scores, where they have some"
+    task: ClientTask | None = None
+    "of the client whose model it is; None: it is a model of the server, or of another program"
 
 
 def write_timm(
@@ -117,7 +127,7 @@ def load_model(folder: Path | str, backbone: Backbone | None = None) -> LoadedMo
         ValueError: it is damaged, has no head, or its adapters are of another backbone.
     """
     folder = Path(folder)
-    if (folder / ADAPTERS).is_file():
+    if (folder / PEFT_CONFIG).is_file():
         if backbone is None:
             raise ValueError(
                 f"{folder} holds adapters, which are nothing without their backbone; name its file "
@@ -127,19 +137,37 @@ def load_model(folder: Path | str, backbone: Backbone | None = None) -> LoadedMo
         found = _adapted(load_peft(folder), backbone, folder)
     elif not (folder / WEIGHTS).is_file():
         raise FileNotFoundError(
-            f"{folder} holds no model: neither {ADAPTERS} nor {WEIGHTS} is there; name a folder "
+            f"{folder} holds no model: neither {PEFT_CONFIG} nor {WEIGHTS} is there; name a folder "
             "that 'fedsdg export' wrote"
         )
     else:
         found = _timm(folder) if (folder / TIMM).is_file() else _small_cnn(folder)
-    return replace(found, classes=facts_of(folder).get("classes", ()))
+    classes = facts_of(folder).get("classes", ())
+    return replace(found, classes=classes, task=_task(folder, found.num_classes))
+
+
+def _task(folder: Path, num_classes: int) -> ClientTask | None:
+    """Return the task of the client whose model a folder holds, if it is a client's."""
+    file = folder / FACTS
+    plain = read_json(file).get("client") if file.is_file() else None
+    if plain is None:
+        return None
+    try:
+        task = ClientTask.of_plain(plain)
+        if len(task.labels) != num_classes:
+            raise ValueError(f"{len(task.labels)} labels for {num_classes} classes")
+    except (LookupError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{file} does not say what the client's accuracy depends on ({error}); export it again"
+        ) from error
+    return task
 
 
 def _adapted(model: Portable, backbone: Backbone, folder: Path) -> LoadedModel:
     shape = backbone.architecture
     if not model.num_classes:
         raise ValueError(f"the adapters in {folder} have no head, so that they give no classes")
-    network = build(shape, num_classes=model.num_classes).eval()
+    network = build_backbone(shape, num_classes=model.num_classes).eval()
     own: Any = backbone.model.state_dict()
     own = {name: value.cpu() for name, value in own.items()}
     for layer, (a, b) in model.factors.items():
@@ -195,7 +223,7 @@ def _small_cnn(folder: Path) -> LoadedModel:
     if HEAD[1] not in weights:
         raise ValueError(f"the model in {folder} has no head, so that it gives no classes")
     classes, shape = weights[HEAD[1]].numel(), CnnArchitecture(images["size"], images["channels"])
-    for spec in make_layout(shape, classes).communicated:
+    for spec in cnn_layout(shape, classes).communicated:
         found = tuple(weights[spec.name].shape) if spec.name in weights else "nothing"
         if found != spec.shape:
             raise ValueError(
@@ -204,7 +232,7 @@ def _small_cnn(folder: Path) -> LoadedModel:
             )
 
     def scores(pictures: Tensor) -> Tensor:
-        return scores_of_one(weights, pictures)
+        return cnn_scores(weights, pictures)
 
     return LoadedModel(
         scores, classes, images["size"], images["channels"], images["mean"], images["std"]
@@ -212,14 +240,20 @@ def _small_cnn(folder: Path) -> LoadedModel:
 
 
 def accuracy_and_loss(
-    model: LoadedModel, images: Tensor, labels: Tensor, chunk: int = 1024
+    model: LoadedModel, images: Tensor, view: ClientTestView, chunk: int = 1024
 ) -> tuple[float, float]:
-    """Share of right answers, and mean cross-entropy, on prepared images [n, …], labels [n]."""
-    right, loss = 0, 0.0
+    """Return the accuracy of a model and its mean cross-entropy.
+
+    Args:
+        model: The model.
+        images: [n, …] prepared images, those that count in the view.
+        view: The test images as those of client 0.
+        chunk: Images in one pass.
+    """
+    counts = view.weights[0] > 0
+    labels = torch.from_numpy(view.labels[0][counts])
     with torch.no_grad():
-        for begin in range(0, len(labels), chunk):
-            scores = model.scores(images[begin : begin + chunk])
-            wanted = labels[begin : begin + chunk]
-            right += int((scores.argmax(1) == wanted).sum())
-            loss += float(torch.nn.functional.cross_entropy(scores, wanted, reduction="sum"))
-    return right / len(labels), loss / len(labels)
+        scores = torch.cat([model.scores(part) for part in images.split(chunk)])
+    losses = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
+    accuracy = view.accuracy(0, scores.argmax(1).numpy())
+    return accuracy, float(losses.double().numpy() @ view.weights[0][counts])

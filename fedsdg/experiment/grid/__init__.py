@@ -23,7 +23,6 @@ from fedsdg.experiment.grid.runs import (
     Run,
     backbone_file,
     grid_runs,
-    grouped,
     is_finished,
 )
 from fedsdg.experiment.machine.devices import devices_of
@@ -41,15 +40,13 @@ def run_grid(
     jobs: int = 1,
     only: Sequence[str] = (),
     minutes: float | None = None,
-    seeds_together: int = 1,
     runs_only: bool = False,
 ) -> list[str]:
     """Do what is not done yet, and write summary, tables and figures of what there is.
 
-    ``jobs`` runs side by side; no run is started after ``minutes``. ``seeds_together`` many seeds
-    of a cell are trained in one pass. ``runs_only``: stop before the summary; the dearest runs are
-    done first, so that no process waits for the last of them, and finished runs are repeated on
-    standard output.
+    ``jobs`` runs side by side; no run is started after ``minutes``. ``runs_only``: stop before the
+    summary; the dearest runs are done first, so that no process waits for the last of them, and
+    finished runs are repeated on standard output.
     Returns the failed runs, one line each; none where ``runs_only``, for the summary tells them.
     Raises ``GridError`` when the backbone, a data set or a partition cannot be had, ``ValueError``
     for a table or figure that there is not, and ``Stopped`` at SIGINT and SIGTERM, when what was
@@ -77,7 +74,7 @@ def run_grid(
                         left.sort(key=lambda run: run.config.method != "fine-tune")
                     progress.start(len(runs), len(runs) - len(left))
                     deadline = None if minutes is None else begun + 60 * minutes
-                    _train(grouped(left, seeds_together), workers, progress, deadline, check)
+                    _train(left, workers, progress, deadline, check)
                     return [] if runs_only else write_pages(config, workers, progress)
         except Stopped as stop:
             raise Stopped(stop.args[0], progress.stopped) from None
@@ -113,59 +110,55 @@ def _backbone(task: tuple[Mapping[str, Any], Path, Mapping[str, Any]], note: Not
 
 
 def _train(
-    groups: Sequence[tuple[Run, ...]],
+    runs: Sequence[Run],
     workers: Workers,
     progress: GridProgress,
     deadline: float | None,
     check: Callable[[], None],
 ) -> None:
-    def in_time() -> Iterator[tuple[Run, ...]]:
-        for group in groups:
+    def in_time() -> Iterator[Run]:
+        for run in runs:
             if deadline is not None and time.monotonic() >= deadline:
                 return
-            yield group
+            yield run
 
-    def noted(group: tuple[Run, ...], seen: tuple[int, Any]) -> None:
-        number, record = seen
-        progress.round(group[number].title, record)
+    def noted(run: Run, record: Any) -> None:
+        progress.round(run.title, record)
         check()
 
     done = 0
-    for group, outcome in workers.map(_execute, in_time(), noted):
+    for run, outcome in workers.map(_execute, in_time(), noted):
         if isinstance(outcome, Failed):
             if outcome.kind != "killed":
-                raise GridError(f"{group[0].title}: {outcome}")
+                raise GridError(f"{run.title}: {outcome}")
             from fedsdg.experiment.runs import record_failure
 
             error = RuntimeError(outcome.message)
-            outcome = [record_failure(run.config, error, run.folder, run.identity) for run in group]
-        done += len(group)
-        for run, failure in zip(group, outcome, strict=True):
-            progress.finished(run.title, failure)
+            outcome = record_failure(run.config, error, run.folder, run.identity)
+        done += 1
+        progress.finished(run.title, outcome)
         check()
     progress.stop()
-    if done < (wanted := sum(map(len, groups))):
-        progress.say(f"time is up: {wanted - done} of the runs are left; call again to go on")
+    if done < len(runs):
+        progress.say(f"time is up: {len(runs) - done} of the runs are left; call again to go on")
 
 
-def _execute(group: tuple[Run, ...], note: Note) -> list[str | None]:
-    """For each run None, or the sentence of its failure, which is recorded."""
+def _execute(run: Run, note: Note) -> str | None:
+    """None, or the sentence of the run's failure, which is recorded."""
     from fedsdg.data.partition_files import read_partition
-    from fedsdg.experiment.run_files import Assignment
-    from fedsdg.experiment.runs import execute_together
+    from fedsdg.experiment.runs import execute
 
-    def progress(number: int, round_: int, record: Any) -> None:
+    def progress(round_: int, record: Mapping[str, Any]) -> None:
         shown = ("evaluated", "train_loss", "personal_accuracy", "global_accuracy")
-        note((number, {"round": round_, **{key: record.get(key) for key in shown}}))
+        note({"round": round_, **{key: record.get(key) for key in shown}})
 
-    first = group[0]
-    return execute_together(
-        [
-            Assignment(run.config, read_partition(run.partition), run.folder, run.identity)
-            for run in group
-        ],
-        loaded_material(first.source, first.backbone, first.config.training.device),
-        store=first.store,
+    return execute(
+        run.config,
+        loaded_material(run.source, run.backbone, run.config.training.device),
+        read_partition(run.partition),
+        run.folder,
+        store=run.store,
+        identity=run.identity,
         progress=progress,
-        checkpoint_seconds=first.checkpoint_seconds,
+        checkpoint_seconds=run.checkpoint_seconds,
     )

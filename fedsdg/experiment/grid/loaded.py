@@ -24,7 +24,7 @@ def loaded_images(source: Source) -> ImageData:
 def loaded_material(source: Source, backbone: Path | None, device: str) -> Material:
     """Prepared images and backbone, which a process keeps until it needs others."""
     from fedsdg.experiment.material import prepare_material
-    from fedsdg.models.backbones import load_backbone
+    from fedsdg.models import load_backbone
 
     frozen = load_backbone(backbone) if backbone else None
     return prepare_material(loaded_images(source), frozen, device)

@@ -92,20 +92,6 @@ def _kinds(config: Config, only: Sequence[str]) -> list[set[str]]:
     return [{word for word in only if word in kind} for kind in kinds]
 
 
-def grouped(runs: Sequence[Run], size: int) -> list[tuple[Run, ...]]:
-    """Runs that differ in their seed alone, ``size`` at a time, in the order of each first one."""
-    cells: dict[Path, list[Run]] = {}
-    for run in runs:
-        cells.setdefault(run.folder.parent, []).append(run)
-    groups = [
-        tuple(cell[begin : begin + size])
-        for cell in cells.values()
-        for begin in range(0, len(cell), size)
-    ]
-    place = {run.folder: number for number, run in enumerate(runs)}
-    return sorted(groups, key=lambda group: place[group[0].folder])
-
-
 def is_finished(
     run: Run, partition: str, backbone: str | None, say: Callable[[str], None] = lambda _: None
 ) -> bool:

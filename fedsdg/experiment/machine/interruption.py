@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -45,6 +46,7 @@ def stopped_by_signals(*, at_once: bool = True) -> Iterator[Callable[[], None]]:
             received.append(number)
             if at_once:
                 raise Stopped(number)
+            os.write(2, b"fedsdg: stopping after this step\n")
 
     def check() -> None:
         if received:

@@ -102,11 +102,6 @@ def _rounded_up(value: float) -> float:
     return float(f"{math.ceil(value / unit) * unit:.{DIGITS}g}")
 
 
-def _unrecorded(run: RunConfig) -> RunConfig:
-    """The run by its usual record: of a trial none is kept, so what it holds makes no other one."""
-    return replace(run, federation=replace(run.federation, record_gates="every-round"))
-
-
 def trials_of(config: Config) -> list[Trial]:
     """The first trial of every method, then the second of every method, and so on.
 
@@ -172,7 +167,7 @@ def trial_runs(
                         config.source(dataset),
                         setting,
                         seed,
-                        _unrecorded(config.run(dataset, setting, trial.method, seed)),
+                        config.run(dataset, setting, trial.method, seed),
                         store,
                         backbone,
                         config.checkpoint_seconds,

@@ -1,5 +1,5 @@
-"""A fast path for adapters of a plain vision transformer on a CPU: compiled, without autograd.
+"""Adapters of a plain vision transformer on a CPU: compiled, without autograd.
 
-``model`` is the door. ``transformer`` is the pass over a batch, ``layers`` what stands between its
-products, ``tiles`` the products, ``vectors`` the sixteen numbers that everything works on.
+`model` is the entry. `transformer` is the pass over a batch, `layers` the operations between
+products, `tiles` the products, `vectors` the groups of sixteen numbers that everything works on.
 """

@@ -1,4 +1,4 @@
-"""A step of Adam in one pass over its numbers, with the same bytes on every processor."""
+"""A step of Adam in one pass over its numbers, with the same bits on every processor."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ from fedsdg.models.fast import vectors
 from fedsdg.models.fast.vectors import fused_number
 
 
-def _step(
+def _adam_step(
     parameters: Any, gradients: Any, mean: Any, square: Any, rate: Any, add_mean: Any,
     keep_square: Any, add_square: Any, epsilon: Any, size: Any,
 ) -> None:  # fmt: skip
     """θ ← θ − η · size · m / (√v + ε) with m ← m + a (g − m) and v ← b v + c g², in place.
 
-    It rounds where PyTorch's operations do.
+    Rounded where PyTorch's operations are rounded.
 
     Args:
-        parameters, gradients, mean, square: θ, g, m and v [n, d].
+        parameters: θ [n, d], float32.
+        gradients: g [n, d].
+        mean: m [n, d].
+        square: v [n, d].
         rate: η [d].
-        add_mean, keep_square, add_square: a, b and c.
+        add_mean: a, a float32 number as the following ones.
+        keep_square: b.
+        add_square: c.
         epsilon: ε.
-        size: what the step is multiplied by.
+        size: factor of the step.
     """
     one = np.float32(1)
     for i in range(len(parameters)):
@@ -36,4 +41,4 @@ def _step(
             theta[j] = fused_number(-move, rate[j], theta[j])
 
 
-step = compiled_with(_step, (vectors,))
+adam_step = compiled_with(_adam_step, (vectors,))

@@ -1,7 +1,7 @@
 """Forward and backward pass of a frozen vision transformer with adapters, a few images at a time.
 
-Of sixteen images all activations of a pass fit into a processor's own cache; of a whole batch they
-do not. Images stand client by client, and each goes through its own client's adapters and head.
+All activations of sixteen images fit into a processor's own cache; those of a whole batch do not.
+Images stand client by client, and each goes through the adapters and the head of its own client.
 """
 
 from __future__ import annotations
@@ -16,23 +16,21 @@ from fedsdg.models.fast.layers import (
     add_rows,
     attend,
     attend_back,
-    copy_columns,
     copy_rows,
     cross_entropy,
     gelu,
+    multiply_rows,
     normalise,
     normalise_back,
-    scale_images,
-    times_rows,
     transpose,
 )
 from fedsdg.models.fast.tiles import WIDEST, add_product, product
 from fedsdg.models.fast.vectors import LANES, address, exact
 
 #: Images that go through the network together: the lanes of a vector in attention.
-TOGETHER = 16
-#: What a pass is asked for: scores alone; also losses and gradients of cross-entropy; gradients
-#: for given slopes of a loss by the scores.
+TOGETHER = LANES
+#: Modes of a pass: scores alone; also losses and gradients of cross-entropy; gradients for given
+#: slopes of a loss by the scores.
 SCORES, CROSS_ENTROPY, SLOPES = 0, 1, 2
 #: The score of a class that only fills up a vector; its share of a softmax is 0.
 NEVER = -1e30
@@ -44,7 +42,8 @@ class Frozen(NamedTuple):
     A matrix stands as it is used forward, [L, in, out], and backward (``…_back``), [L, out, in].
     """
 
-    norm1: np.ndarray  # [L, 2, D]: weight and bias
+    norm1: np.ndarray
+    "[L, 2, D]: weight and bias"
     qkv: np.ndarray
     qkv_back: np.ndarray
     qkv_bias: np.ndarray
@@ -58,52 +57,67 @@ class Frozen(NamedTuple):
     fc2: np.ndarray
     fc2_back: np.ndarray
     fc2_bias: np.ndarray
-    norm: np.ndarray  # [2, D]
+    norm: np.ndarray
+    "[2, D]"
+    patches: np.ndarray
+    "[P, D]: makes a token of a patch of P numbers"
+    tokens: np.ndarray
+    "[T, D]: class token, bias of the patches, and positions"
+    heads: int
+    scale: np.float32
+    "of attention's scores"
+    epsilon: np.float32
+    "of the norms"
 
 
-class Embedding(NamedTuple):
-    """What makes tokens of N patches of P numbers each; the class token is the first of T."""
+class Factors(NamedTuple):
+    """Adapters and heads of M clients, or gradients by them.
 
-    weight: np.ndarray  # [P, D]
-    start: np.ndarray  # [T, D]: class token, biases and positions
-
-
-class Own(NamedTuple):
-    """Adapters and head of one client, ranks R and classes C filled up to whole vectors.
-
-    ΔW = b a of the attention's output projection and of the second feed-forward layer.
+    ΔW = b a of the attention's output projection and of the second feed-forward layer. Ranks R and
+    classes C are filled up to whole vectors, with zeros and with biases of ``NEVER``.
     """
 
-    proj_a: np.ndarray  # [L, R, D]
-    proj_a_turned: np.ndarray  # [L, D, R]
-    proj_b: np.ndarray  # [L, D, R]
-    proj_b_turned: np.ndarray  # [L, R, D]
-    fc2_a: np.ndarray  # [L, R, H]
-    fc2_a_turned: np.ndarray  # [L, H, R]
-    fc2_b: np.ndarray  # [L, D, R]
-    fc2_b_turned: np.ndarray  # [L, R, D]
-    head: np.ndarray  # [C, D]
-    head_turned: np.ndarray  # [D, C]
-    head_bias: np.ndarray  # [C]
+    proj_a: np.ndarray
+    "[M, L, R, D]"
+    proj_b: np.ndarray
+    "[M, L, D, R]; [M, L, R, D] for the gradient, which is that by bᵀ"
+    fc2_a: np.ndarray
+    "[M, L, R, H]"
+    fc2_b: np.ndarray
+    "as proj_b"
+    head: np.ndarray
+    "[M, C, D]"
+    head_bias: np.ndarray
+    "[M, C]"
 
 
-class Gradients(NamedTuple):
-    """Gradients of one client by a, by bᵀ and by the head; a pass adds to them."""
+class Transposed(NamedTuple):
+    """The factors and the head of one client, transposed."""
 
-    proj_a: np.ndarray  # [L, R, D]
-    proj_b_turned: np.ndarray  # [L, R, D]
-    fc2_a: np.ndarray  # [L, R, H]
-    fc2_b_turned: np.ndarray  # [L, R, D]
-    head: np.ndarray  # [C, D]
-    head_bias: np.ndarray  # [C]
+    proj_a: np.ndarray
+    "[L, D, R]"
+    proj_b: np.ndarray
+    "[L, R, D]"
+    fc2_a: np.ndarray
+    "[L, H, R]"
+    fc2_b: np.ndarray
+    "[L, R, D]"
+    head: np.ndarray
+    "[D, C]"
 
 
-class Work(NamedTuple):
-    """Room for the activations of ``TOGETHER`` images: of every block, then of one at a time."""
+class Activations(NamedTuple):
+    """Room for the activations of ``TOGETHER`` images.
+
+    Those before ``x`` are kept of every block for the backward pass: the normalised tokens and
+    their 1/√variance, attention's lanes and shares, the inputs of the adapted layers and their
+    low-rank products, the slope of the GELU. The first block has its norm in the prefix, so
+    ``hat1[0]`` and ``root1[0]`` keep those of the last norm.
+    """
 
     hat1: np.ndarray
     root1: np.ndarray
-    turned: np.ndarray
+    lanes: np.ndarray
     shares: np.ndarray
     mixed: np.ndarray
     low1: np.ndarray
@@ -119,329 +133,320 @@ class Work(NamedTuple):
     wide: np.ndarray
     qkv: np.ndarray
     dqkv: np.ndarray
-    du: np.ndarray
-    tokens: np.ndarray
-    token_hat: np.ndarray
-    token_root: np.ndarray
-    dtokens: np.ndarray
+    dlow: np.ndarray
     spare: np.ndarray
     zeros: np.ndarray
 
 
-def room(blocks: int, tokens: int, dim: int, hidden: int, heads: int, rank: int) -> Work:
-    """The room that a pass works in, to be used again by the next."""
+def activations(frozen: Frozen, ranks: int) -> Activations:
+    """Allocate the room for the activations of a pass.
+
+    Args:
+        frozen: the backbone.
+        ranks: of the adapters, filled up to whole vectors; fewer will do as well.
+
+    Returns:
+        Zeros.
+    """
+    blocks, dim, hidden = frozen.fc1.shape
+    tokens, heads = len(frozen.tokens), frozen.heads
     rows = TOGETHER * tokens
 
     def empty(*shape: int) -> np.ndarray:
         return np.zeros(shape, np.float32)
 
-    return Work(
-        hat1=empty(blocks, rows, dim), root1=empty(blocks, rows, 16),
-        qkv=empty(rows, 3 * dim), turned=empty(blocks, heads, 3, tokens, dim // heads, TOGETHER),
+    return Activations(
+        hat1=empty(blocks, rows, dim), root1=empty(blocks, rows, LANES),
+        lanes=empty(blocks, heads, 3, tokens, dim // heads, TOGETHER),
         shares=empty(blocks, heads, tokens, tokens, TOGETHER),
-        mixed=empty(blocks, rows, dim), low1=empty(blocks, rows, rank),
-        hat2=empty(blocks, rows, dim), root2=empty(blocks, rows, 16),
+        mixed=empty(blocks, rows, dim), low1=empty(blocks, rows, ranks),
+        hat2=empty(blocks, rows, dim), root2=empty(blocks, rows, LANES),
         slope=empty(blocks, rows, hidden), hidden=empty(blocks, rows, hidden),
-        low2=empty(blocks, rows, rank),
+        low2=empty(blocks, rows, ranks),
         x=empty(rows, dim), y=empty(rows, dim), dx=empty(rows, dim), g=empty(rows, dim),
-        wide=empty(rows, hidden), dqkv=empty(rows, 3 * dim), du=empty(rows, rank),
-        tokens=empty(TOGETHER, dim), token_hat=empty(TOGETHER, dim),
-        token_root=empty(TOGETHER, 16), dtokens=empty(TOGETHER, dim),
-        spare=empty(5, tokens, dim // heads, TOGETHER), zeros=empty(max(dim, WIDEST)),
+        wide=empty(rows, hidden), qkv=empty(rows, 3 * dim), dqkv=empty(rows, 3 * dim),
+        dlow=empty(rows, ranks), spare=empty(5, tokens, dim // heads, TOGETHER),
+        zeros=empty(max(dim, WIDEST)),
     )  # fmt: skip
 
 
-def own_room(blocks: int, dim: int, hidden: int, rank: int, classes: int) -> tuple[Own, Gradients]:
-    """The room for a client's adapters and head, and for their gradients.
-
-    What only fills up a vector stays as it is here: zeros, and scores that no class has.
-    """
-    ranks, scores = (-(-size // LANES) * LANES for size in (rank, classes))
-
-    def empty(*shape: int) -> np.ndarray:
-        return np.zeros(shape, np.float32)
-
-    own = Own(
-        proj_a=empty(blocks, ranks, dim), proj_a_turned=empty(blocks, dim, ranks),
-        proj_b=empty(blocks, dim, ranks), proj_b_turned=empty(blocks, ranks, dim),
-        fc2_a=empty(blocks, ranks, hidden), fc2_a_turned=empty(blocks, hidden, ranks),
-        fc2_b=empty(blocks, dim, ranks), fc2_b_turned=empty(blocks, ranks, dim),
-        head=empty(scores, dim), head_turned=empty(dim, scores),
-        head_bias=np.full(scores, NEVER, np.float32),
-    )  # fmt: skip
-    gradients = Gradients(
-        proj_a=np.zeros_like(own.proj_a), proj_b_turned=np.zeros_like(own.proj_b_turned),
-        fc2_a=np.zeros_like(own.fc2_a), fc2_b_turned=np.zeros_like(own.fc2_b_turned),
-        head=np.zeros_like(own.head), head_bias=np.zeros_like(own.head_bias),
-    )  # fmt: skip
-    return own, gradients
-
-
-@exact
-def _place(places: Any, kind: int, client: int, block: int) -> Any:
-    return places[kind, 0] + client * places[kind, 1] + block * places[kind, 2]
-
-
-@exact
-def _take(own: Any, places: Any, client: int, rank: int, classes: int) -> None:
-    """Copy a client's factors and head into the room; see ``run``."""
-    blocks, ranks, dim = own.proj_a.shape
-    hidden, scores = own.fc2_a.shape[2], own.head.shape[0]
-    for block in range(blocks):
-        for kind, width, a, a_turned, b, b_turned in (
-            (0, dim, own.proj_a, own.proj_a_turned, own.proj_b, own.proj_b_turned),
-            (2, hidden, own.fc2_a, own.fc2_a_turned, own.fc2_b, own.fc2_b_turned),
-        ):
-            to = address(a[block])
-            copy_columns(rank, width, _place(places, kind, client, block), places[kind, 3],
-                         to, 4 * width)  # fmt: skip
-            transpose(ranks, width, to, address(a_turned[block]))
-            to = address(b[block])
-            copy_columns(dim, rank, _place(places, kind + 1, client, block), places[kind + 1, 3],
-                         to, 4 * ranks)  # fmt: skip
-            transpose(dim, ranks, to, address(b_turned[block]))
-    to = address(own.head)
-    copy_columns(classes, dim, _place(places, 4, client, 0), places[4, 3], to, 4 * dim)
-    transpose(scores, dim, to, address(own.head_turned))
-    copy_columns(1, classes, _place(places, 5, client, 0), 0, address(own.head_bias), 0)
-
-
-@exact
-def _give(gradients: Any, places: Any, client: int, rank: int, classes: int) -> None:
-    """Write a client's gradients to their places; see ``run``."""
-    blocks, _, dim = gradients.proj_a.shape
-    hidden = gradients.fc2_a.shape[2]
-    for block in range(blocks):
-        for kind, width, of_block in (
-            (0, dim, gradients.proj_a[block]),
-            (1, dim, gradients.proj_b_turned[block]),
-            (2, hidden, gradients.fc2_a[block]),
-            (3, dim, gradients.fc2_b_turned[block]),
-        ):
-            to = _place(places, kind, client, block)
-            copy_columns(rank, width, address(of_block), 4 * width, to, places[kind, 3])
-    to = _place(places, 4, client, 0)
-    copy_columns(classes, dim, address(gradients.head), 4 * dim, to, places[4, 3])
-    copy_columns(1, classes, address(gradients.head_bias), 0, _place(places, 5, client, 0), 0)
-
-
-@exact
-def _clear(gradients: Any) -> None:
-    gradients.proj_a[:] = 0
-    gradients.proj_b_turned[:] = 0
-    gradients.fc2_a[:] = 0
-    gradients.fc2_b_turned[:] = 0
-    gradients.head[:] = 0
-    gradients.head_bias[:] = 0
-
-
-def _embed(
-    embedding: Any, frozen: Any, work: Any, heads: int, scale: Any, epsilon: Any, patches: Any,
-    prefixes: Any,
-) -> None:  # fmt: skip
-    """Fill in what of images is frozen.
+def transposed(frozen: Frozen, ranks: int, classes: int) -> Transposed:
+    """Allocate the room for one client's factors and head.
 
     Args:
-        embedding, frozen, work, heads, scale, epsilon: as in ``run``.
-        patches: [n, N, P] of each image its patches.
-        prefixes: [n, 2, T, D] of each image the tokens that enter the first block, and what its
-            attention makes of them before its output projection, the first layer with adapters.
+        frozen: the backbone.
+        ranks: of the adapters, filled up to whole vectors.
+        classes: of the head, filled up likewise.
+
+    Returns:
+        Numbers to be overwritten.
     """
-    tokens, dim = embedding.start.shape
-    length = embedding.weight.shape[0]
-    numbers, norm = tokens * dim, address(frozen.norm1[0])
-    x, y, mixed = address(work.x), address(work.y), address(work.mixed[0])
+    blocks, dim, hidden = frozen.fc1.shape
+    return Transposed(
+        proj_a=np.empty((blocks, dim, ranks), np.float32),
+        proj_b=np.empty((blocks, ranks, dim), np.float32),
+        fc2_a=np.empty((blocks, hidden, ranks), np.float32),
+        fc2_b=np.empty((blocks, ranks, dim), np.float32),
+        head=np.empty((dim, classes), np.float32),
+    )
+
+
+@exact
+def _transpose_client(factors: Any, client: int, factors_t: Any) -> None:
+    blocks, ranks, dim = factors.proj_a.shape[1:]
+    hidden = factors.fc2_a.shape[3]
+    for block in range(blocks):
+        a, b = factors.proj_a[client, block], factors.proj_b[client, block]
+        transpose(ranks, dim, address(a), address(factors_t.proj_a[block]))
+        transpose(dim, ranks, address(b), address(factors_t.proj_b[block]))
+        a, b = factors.fc2_a[client, block], factors.fc2_b[client, block]
+        transpose(ranks, hidden, address(a), address(factors_t.fc2_a[block]))
+        transpose(dim, ranks, address(b), address(factors_t.fc2_b[block]))
+    head = factors.head[client]
+    transpose(len(head), dim, address(head), address(factors_t.head))
+
+
+# --- Linear layers --------------------------------------------------------------------------------
+
+
+@exact
+def _linear(rows: int, x: int, weight: Any, bias: Any, y: int) -> None:
+    """Compute y = x W + bias with W [in, out]."""
+    inputs, outputs = weight.shape
+    product(x, inputs, 1, address(weight), y, rows, outputs, inputs, address(bias), 1)
+
+
+@exact
+def _linear_back(rows: int, dy: int, weight: Any, zeros: int, dx: int) -> None:
+    """Compute dx = dy W with W [out, in]."""
+    outputs, inputs = weight.shape
+    product(dy, outputs, 1, address(weight), dx, rows, inputs, outputs, zeros, 0)
+
+
+@exact
+def _adapted(
+    rows: int, x: int, weight: Any, bias: Any, a_t: Any, b_t: Any, rank: int, low: int, zeros: int,
+    y: int,
+) -> None:  # fmt: skip
+    """Compute y = x W + bias + (x aᵀ) bᵀ, and ``low`` = x aᵀ."""
+    inputs, ranks = a_t.shape
+    product(x, inputs, 1, address(a_t), low, rows, ranks, inputs, zeros, 0)
+    _linear(rows, x, weight, bias, y)
+    add_product(low, ranks, 1, address(b_t), y, rows, b_t.shape[1], rank)
+
+
+@exact
+def _adapters_back(
+    rows: int, dy: int, x: int, low: int, b: Any, rank: int, dlow: int, zeros: int, to_a: Any,
+    to_b_t: Any,
+) -> None:  # fmt: skip
+    """Compute ``dlow`` = dy b and the gradients by a and bᵀ."""
+    outputs, ranks = b.shape
+    add_product(low, 1, ranks, dy, address(to_b_t), rank, outputs, rows)
+    product(dy, outputs, 1, address(b), dlow, rows, ranks, outputs, zeros, 0)
+    add_product(dlow, 1, ranks, x, address(to_a), rank, to_a.shape[1], rows)
+
+
+@exact
+def _adapted_back(
+    rows: int, dy: int, weight: Any, a: Any, rank: int, dlow: int, zeros: int, dx: int
+) -> None:
+    """Compute dx = dy W + dlow a with W [out, in]."""
+    ranks, inputs = a.shape
+    _linear_back(rows, dy, weight, zeros, dx)
+    add_product(dlow, ranks, 1, address(a), dx, rows, inputs, rank)
+
+
+# --- Passes ---------------------------------------------------------------------------------------
+
+
+def _embed(frozen: Any, work: Any, patches: Any, prefixes: Any) -> None:
+    """Fill in the part of a pass that is frozen.
+
+    Args:
+        frozen: see there.
+        work: activations, see there.
+        patches: [n, N, P], the patches of each image.
+        prefixes: [n, 2, T, D], of each image the tokens that enter the first block, and the output
+            of its attention before the output projection, the first layer with adapters.
+    """
+    tokens, dim = frozen.tokens.shape
+    length = frozen.patches.shape[0]
+    numbers = tokens * dim
+    x, y, mixed, qkv = address(work.x), address(work.y), address(work.mixed[0]), address(work.qkv)
     for begin in range(0, len(patches), TOGETHER):
         images = min(TOGETHER, len(patches) - begin)
         for i in range(images):
-            copy_rows(numbers, address(embedding.start), x + 4 * i * numbers)
-            add_product(address(patches[begin + i]), length, 1, address(embedding.weight),
+            copy_rows(numbers, address(frozen.tokens), x + 4 * i * numbers)
+            add_product(address(patches[begin + i]), length, 1, address(frozen.patches),
                         x + 4 * (i * numbers + dim), tokens - 1, dim, length)  # fmt: skip
         rows = images * tokens
-        normalise(rows, dim, x, norm, norm + 4 * dim, epsilon, address(work.hat1[0]),
+        normalise(rows, x, frozen.norm1[0], frozen.epsilon, address(work.hat1[0]),
                   address(work.root1[0]), y)  # fmt: skip
-        qkv = address(work.qkv)
-        product(y, dim, 1, address(frozen.qkv[0]), qkv, rows, 3 * dim, dim,
-                address(frozen.qkv_bias[0]), 1)  # fmt: skip
-        attend(tokens, tokens, heads, dim // heads, scale, qkv, address(work.turned[0]),
-               address(work.shares[0]), mixed, address(work.spare))  # fmt: skip
+        _linear(rows, y, frozen.qkv[0], frozen.qkv_bias[0], qkv)
+        attend(tokens, tokens, frozen.heads, dim // frozen.heads, frozen.scale, qkv,
+               address(work.lanes[0]), address(work.shares[0]), mixed,
+               address(work.spare))  # fmt: skip
         for i in range(images):
             to = address(prefixes[begin + i])
             copy_rows(numbers, x + 4 * i * numbers, to)
             copy_rows(numbers, mixed + 4 * i * numbers, to + 4 * numbers)
 
 
+@exact
+def _forward(frozen: Any, factors_t: Any, work: Any, rank: int, images: int, deep: bool) -> None:
+    """Take the tokens ``work.x`` through all blocks; the class tokens then stand in ``work.y``.
+
+    The output of the first block's attention stands in ``work.mixed`` already.
+    """
+    blocks = frozen.norm1.shape[0]
+    tokens, dim = frozen.tokens.shape
+    hidden = frozen.fc1.shape[2]
+    zeros, x, y = address(work.zeros), address(work.x), address(work.y)
+    wide, qkv = address(work.wide), address(work.qkv)
+    rows = images * tokens
+    for block in range(blocks):
+        at = block if deep else 0
+        mixed = address(work.mixed[at])
+        if block:
+            normalise(rows, x, frozen.norm1[block], frozen.epsilon, address(work.hat1[at]),
+                      address(work.root1[at]), y)  # fmt: skip
+            _linear(rows, y, frozen.qkv[block], frozen.qkv_bias[block], qkv)
+            asking = 1 if block == blocks - 1 else tokens
+            attend(asking, tokens, frozen.heads, dim // frozen.heads, frozen.scale, qkv,
+                   address(work.lanes[at]), address(work.shares[at]), mixed,
+                   address(work.spare))  # fmt: skip
+        if block == blocks - 1:
+            # From here on the class tokens alone, the only ones that a head reads.
+            rows = images
+            for i in range(1, images):
+                copy_rows(dim, x + 4 * i * tokens * dim, x + 4 * i * dim)
+                copy_rows(dim, mixed + 4 * i * tokens * dim, mixed + 4 * i * dim)
+        _adapted(rows, mixed, frozen.proj[block], frozen.proj_bias[block], factors_t.proj_a[block],
+                 factors_t.proj_b[block], rank, address(work.low1[at]), zeros, y)  # fmt: skip
+        add_rows(rows * dim, x, y)
+        normalise(rows, x, frozen.norm2[block], frozen.epsilon, address(work.hat2[at]),
+                  address(work.root2[at]), y)  # fmt: skip
+        _linear(rows, y, frozen.fc1[block], frozen.fc1_bias[block], wide)
+        after = address(work.hidden[at])
+        gelu(rows * hidden, wide, after, address(work.slope[at]), deep)
+        _adapted(rows, after, frozen.fc2[block], frozen.fc2_bias[block], factors_t.fc2_a[block],
+                 factors_t.fc2_b[block], rank, address(work.low2[at]), zeros, y)  # fmt: skip
+        add_rows(rows * dim, x, y)
+    normalise(images, x, frozen.norm, frozen.epsilon, address(work.hat1[0]),
+              address(work.root1[0]), y)  # fmt: skip
+
+
+@exact
+def _backward(
+    frozen: Any, factors: Any, gradients: Any, client: int, work: Any, rank: int, images: int,
+    slopes: int,
+) -> None:  # fmt: skip
+    """Add the gradients by the factors, from the slopes [images, C] of the loss by the scores."""
+    blocks = frozen.norm1.shape[0]
+    tokens, dim = frozen.tokens.shape
+    hidden = frozen.fc1.shape[2]
+    zeros, dx, g = address(work.zeros), address(work.dx), address(work.g)
+    wide, dlow, dqkv = address(work.wide), address(work.dlow), address(work.dqkv)
+    _linear_back(images, slopes, factors.head[client], zeros, g)
+    normalise_back(images, g, address(work.hat1[0]), address(work.root1[0]), frozen.norm, dx,
+                   False)  # fmt: skip
+    rows = images
+    for back in range(blocks):
+        at = blocks - 1 - back
+        a, b = factors.fc2_a[client, at], factors.fc2_b[client, at]
+        _adapters_back(rows, dx, address(work.hidden[at]), address(work.low2[at]), b, rank, dlow,
+                       zeros, gradients.fc2_a[client, at], gradients.fc2_b[client, at])  # fmt: skip
+        _adapted_back(rows, dx, frozen.fc2_back[at], a, rank, dlow, zeros, wide)
+        multiply_rows(rows * hidden, wide, address(work.slope[at]))
+        _linear_back(rows, wide, frozen.fc1_back[at], zeros, g)
+        normalise_back(rows, g, address(work.hat2[at]), address(work.root2[at]),
+                       frozen.norm2[at], dx, True)  # fmt: skip
+        a, b = factors.proj_a[client, at], factors.proj_b[client, at]
+        _adapters_back(rows, dx, address(work.mixed[at]), address(work.low1[at]), b, rank, dlow,
+                       zeros, gradients.proj_a[client, at],
+                       gradients.proj_b[client, at])  # fmt: skip
+        if at == 0:
+            break
+        _adapted_back(rows, dx, frozen.proj_back[at], a, rank, dlow, zeros, g)
+        asking = tokens
+        if at == blocks - 1:
+            # Back to all tokens; the gradient by the others is zero here.
+            rows, asking = images * tokens, 1
+            for i in range(images - 1, -1, -1):
+                for where in (g, dx):
+                    _spread_class_token(tokens, dim, where, i, address(work.y), zeros)
+        attend_back(asking, tokens, frozen.heads, dim // frozen.heads, frozen.scale,
+                    address(work.lanes[at]), address(work.shares[at]), g, dqkv,
+                    address(work.spare))  # fmt: skip
+        _linear_back(rows, dqkv, frozen.qkv_back[at], zeros, g)
+        normalise_back(rows, g, address(work.hat1[at]), address(work.root1[at]),
+                       frozen.norm1[at], dx, True)  # fmt: skip
+
+
+@exact
+def _spread_class_token(tokens: int, dim: int, x: int, image: int, spare: int, zeros: int) -> None:
+    """Move row ``image`` of x to the first token of that image, and set its other tokens to 0."""
+    copy_rows(dim, x + 4 * image * dim, spare)
+    for j in range(tokens):
+        copy_rows(dim, zeros, x + 4 * (image * tokens + j) * dim)
+    copy_rows(dim, spare, x + 4 * image * tokens * dim)
+
+
 def _run(
-    asked: int, deep: bool, frozen: Any, given: Any, taken: Any, rank: int, classes: int,
-    own: Any, gradients: Any, work: Any, prefixes: Any, counts: Any, shares: Any, heads: int,
-    scale: Any, epsilon: Any, labels: Any, divisors: Any, losses: Any, slopes: Any, scores: Any,
+    mode: int, deep: bool, frozen: Any, work: Any, factors_t: Any, factors: Any, gradients: Any,
+    rank: int, prefixes: Any, counts: Any, labels: Any, divisors: Any, losses: Any, slopes: Any,
+    scores: Any,
 ) -> None:  # fmt: skip
     """Take every client's images through the network.
 
     Args:
-        asked: ``SCORES``, ``CROSS_ENTROPY`` or ``SLOPES``.
-        deep: whether of the factors too gradients are asked for, not of the heads alone.
+        mode: ``SCORES``, ``CROSS_ENTROPY`` or ``SLOPES``.
+        deep: whether gradients by the factors are needed too, not by the heads alone.
         frozen: see there.
-        given: [6, 4] int64, where the clients' factors and heads are: a and b of the projection,
-            those of the second feed-forward layer, head and bias. Of each the address of the first
-            number, and how many bytes lie from client to client, from block to block (a head has
-            none) and from row to row.
-        taken: [6, 4] where their gradients are written to, those by b turned.
-        rank, classes: of the factors and heads.
-        own, gradients, work: rooms, see there.
-        prefixes: [B, 2, T, D] of each image the tokens that enter the first block, and what its
-            attention makes of them, both frozen.
-        counts: [M] images of each client.
-        shares: [B, R] what an image takes of each rank of its client's adapters, for ``SCORES``
-            alone; [0, R]: all of them.
-        heads, scale, epsilon: of the attention, and of the norms.
-        labels, divisors: [B] for cross-entropy: the class, and what the loss is divided by.
+        work: activations, see there.
+        factors_t: room for one client's factors, transposed.
+        factors: factors and heads of all clients.
+        gradients: their gradients, to which is added.
+        rank: of the factors, before they are filled up.
+        prefixes: [B, 2, T, D], see ``embed``.
+        counts: [M], images of each client.
+        labels: [B], classes, for cross-entropy.
+        divisors: [B], which divide the losses, for cross-entropy.
         losses: [B] float64, filled for cross-entropy.
         slopes: [B, C] of the loss by the scores: filled for cross-entropy, read for ``SLOPES``.
         scores: [B, C], filled.
     """
-    blocks, dim = frozen.norm1.shape[0], frozen.norm1.shape[2]
-    hidden, tokens = frozen.fc1.shape[2], prefixes.shape[2]
-    ranks, width = own.proj_a.shape[1], own.head.shape[0]
-    head = dim // heads
-    zeros = address(work.zeros)
-    x, y, dx, g = (address(work.x), address(work.y), address(work.dx), address(work.g))
-    wide, du, qkv = address(work.wide), address(work.du), address(work.qkv)
-    dqkv, spare = address(work.dqkv), address(work.spare)
+    tokens, dim = frozen.tokens.shape
+    classes = factors.head.shape[1]
+    numbers = tokens * dim
+    x, y, mixed = address(work.x), address(work.y), address(work.mixed[0])
     first = 0
     for client in range(len(counts)):
         end = first + counts[client]
         if end > first:
-            _take(own, given, client, rank, classes)
-        if asked != SCORES:
-            _clear(gradients)
+            _transpose_client(factors, client, factors_t)
         for begin in range(first, end, TOGETHER):
             images = min(TOGETHER, end - begin)
             for i in range(images):
                 prefix = address(prefixes[begin + i])
-                copy_rows(tokens * dim, prefix, x + 4 * i * tokens * dim)
-                copy_rows(
-                    tokens * dim,
-                    prefix + 4 * tokens * dim,
-                    address(work.mixed[0]) + 4 * i * tokens * dim,
-                )
-            for block in range(blocks):
-                at = block if deep else 0
-                rows = images * tokens
-                mixed = address(work.mixed[at])
-                if block:
-                    norm = address(frozen.norm1[block])
-                    normalise(rows, dim, x, norm, norm + 4 * dim, epsilon,
-                              address(work.hat1[at]), address(work.root1[at]), y)  # fmt: skip
-                    product(y, dim, 1, address(frozen.qkv[block]), qkv, rows, 3 * dim, dim,
-                            address(frozen.qkv_bias[block]), 1)  # fmt: skip
-                    asking = 1 if block == blocks - 1 else tokens
-                    attend(asking, tokens, heads, head, scale, qkv, address(work.turned[at]),
-                           address(work.shares[at]), mixed, spare)  # fmt: skip
-                if block == blocks - 1:
-                    # From here on the class tokens alone, the only ones that a head reads.
-                    rows = images
-                    for i in range(1, images):
-                        copy_rows(dim, x + 4 * i * tokens * dim, x + 4 * i * dim)
-                        copy_rows(dim, mixed + 4 * i * tokens * dim, mixed + 4 * i * dim)
-                low = address(work.low1[at])
-                product(mixed, dim, 1, address(own.proj_a_turned[block]), low, rows,
-                        ranks, dim, zeros, 0)  # fmt: skip
-                if len(shares):
-                    scale_images(images, rows // images, ranks, low, address(shares[begin:end]))
-                product(mixed, dim, 1, address(frozen.proj[block]), y, rows, dim, dim,
-                        address(frozen.proj_bias[block]), 1)  # fmt: skip
-                add_product(low, ranks, 1, address(own.proj_b_turned[block]), y, rows,
-                            dim, rank)  # fmt: skip
-                add_rows(rows * dim, x, y)
-                norm = address(frozen.norm2[block])
-                normalise(rows, dim, x, norm, norm + 4 * dim, epsilon,
-                          address(work.hat2[at]), address(work.root2[at]), y)  # fmt: skip
-                product(y, dim, 1, address(frozen.fc1[block]), wide, rows, hidden, dim,
-                        address(frozen.fc1_bias[block]), 1)  # fmt: skip
-                after = address(work.hidden[at])
-                gelu(rows, hidden, wide, after, address(work.slope[at]), deep)
-                low = address(work.low2[at])
-                product(after, hidden, 1, address(own.fc2_a_turned[block]), low, rows,
-                        ranks, hidden, zeros, 0)  # fmt: skip
-                if len(shares):
-                    scale_images(images, rows // images, ranks, low, address(shares[begin:end]))
-                product(after, hidden, 1, address(frozen.fc2[block]), y, rows, dim, hidden,
-                        address(frozen.fc2_bias[block]), 1)  # fmt: skip
-                add_product(low, ranks, 1, address(own.fc2_b_turned[block]), y, rows,
-                            dim, rank)  # fmt: skip
-                add_rows(rows * dim, x, y)
-            norm = address(frozen.norm)
-            tokens_out = address(work.tokens)
-            normalise(images, dim, x, norm, norm + 4 * dim, epsilon, address(work.token_hat),
-                      address(work.token_root), tokens_out)  # fmt: skip
-            here = address(scores[begin:end])
-            product(tokens_out, dim, 1, address(own.head_turned), here, images, width,
-                    dim, address(own.head_bias), 1)  # fmt: skip
-            if asked == SCORES:
+                copy_rows(numbers, prefix, x + 4 * i * numbers)
+                copy_rows(numbers, prefix + 4 * numbers, mixed + 4 * i * numbers)
+            _forward(frozen, factors_t, work, rank, images, deep)
+            to = address(scores[begin:end])
+            _linear(images, y, factors_t.head, factors.head_bias[client], to)
+            if mode == SCORES:
                 continue
             down = address(slopes[begin:end])
-            if asked == CROSS_ENTROPY:
+            if mode == CROSS_ENTROPY:
                 part = slice(begin, begin + images)
-                cross_entropy(images, width, here, labels[part], divisors[part], losses[part],
-                              down)  # fmt: skip
-            add_product(down, 1, width, tokens_out, address(gradients.head), width,
-                        dim, images)  # fmt: skip
+                cross_entropy(scores[part], labels[part], divisors[part], losses[part],
+                              slopes[part])  # fmt: skip
+            add_product(down, 1, classes, y, address(gradients.head[client]), classes, dim, images)
             for i in range(images):
-                add_rows(width, address(gradients.head_bias), down + 4 * i * width)
-            if not deep:
-                continue
-            d = address(work.dtokens)
-            product(down, width, 1, address(own.head), d, images, dim, width,
-                    zeros, 0)  # fmt: skip
-            normalise_back(images, dim, d, address(work.token_hat), address(work.token_root),
-                           norm, dx, False)  # fmt: skip
-            rows = images
-            for back in range(blocks):
-                at = blocks - 1 - back
-                to = address(gradients.fc2_b_turned[at])
-                add_product(address(work.low2[at]), 1, ranks, dx, to, rank, dim, rows)
-                product(dx, dim, 1, address(own.fc2_b[at]), du, rows, ranks, dim, zeros, 0)
-                after = address(work.hidden[at])
-                to = address(gradients.fc2_a[at])
-                add_product(du, 1, ranks, after, to, rank, hidden, rows)
-                product(dx, dim, 1, address(frozen.fc2_back[at]), wide, rows, hidden, dim,
-                        zeros, 0)  # fmt: skip
-                add_product(du, ranks, 1, address(own.fc2_a[at]), wide, rows, hidden, rank)
-                times_rows(rows * hidden, wide, address(work.slope[at]))
-                product(wide, hidden, 1, address(frozen.fc1_back[at]), g, rows, dim, hidden,
-                        zeros, 0)  # fmt: skip
-                normalise_back(rows, dim, g, address(work.hat2[at]), address(work.root2[at]),
-                               address(frozen.norm2[at]), dx, True)  # fmt: skip
-                to = address(gradients.proj_b_turned[at])
-                add_product(address(work.low1[at]), 1, ranks, dx, to, rank, dim, rows)
-                product(dx, dim, 1, address(own.proj_b[at]), du, rows, ranks, dim,
-                        zeros, 0)  # fmt: skip
-                to = address(gradients.proj_a[at])
-                add_product(du, 1, ranks, address(work.mixed[at]), to, rank, dim, rows)
-                if at == 0:
-                    break
-                product(dx, dim, 1, address(frozen.proj_back[at]), g, rows, dim, dim, zeros, 0)
-                add_product(du, ranks, 1, address(own.proj_a[at]), g, rows, dim, rank)
-                asking = tokens
-                if at == blocks - 1:
-                    # Back to all tokens; of the others nothing was asked.
-                    rows, asking = images * tokens, 1
-                    for back_image in range(images):
-                        i = images - 1 - back_image
-                        for where in (g, dx):
-                            copy_rows(dim, where + 4 * i * dim, y)
-                            for j in range(tokens):
-                                copy_rows(dim, zeros, where + 4 * (i * tokens + j) * dim)
-                            copy_rows(dim, y, where + 4 * i * tokens * dim)
-                attend_back(asking, tokens, heads, head, scale, address(work.turned[at]),
-                            address(work.shares[at]), g, dqkv, spare)  # fmt: skip
-                product(dqkv, 3 * dim, 1, address(frozen.qkv_back[at]), g, rows, dim, 3 * dim,
-                        zeros, 0)  # fmt: skip
-                normalise_back(rows, dim, g, address(work.hat1[at]), address(work.root1[at]),
-                               address(frozen.norm1[at]), dx, True)  # fmt: skip
-        if asked != SCORES:
-            _give(gradients, taken, client, rank, classes)
+                add_rows(classes, address(gradients.head_bias[client]), down + 4 * i * classes)
+            if deep:
+                _backward(frozen, factors, gradients, client, work, rank, images, down)
         first = end
 
 

@@ -17,10 +17,9 @@ import sklearn.datasets
 import sklearn.linear_model  # noqa: F401
 
 from fedsdg.experiment.backbones.pretraining import pretrain
-from fedsdg.models.architecture import Architecture
-from fedsdg.models.backbones import build
+from fedsdg.models import Architecture, build_backbone
 
-build(Architecture(8, 4, 1, 16, 1, 1, (0.5,), (0.5,)))  # imports timm
+build_backbone(Architecture(8, 4, 1, 16, 1, 1, (0.5,), (0.5,)))  # imports timm
 
 KILLS = 20
 KILLS_WITHIN_A_WRITE = 4

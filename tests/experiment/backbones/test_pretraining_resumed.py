@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from fedsdg.experiment.backbones.pretraining import pretrain
 from fedsdg.experiment.machine.interruption import Stopped, stopped_by_signals
-from fedsdg.models.backbones import weights_sha256
+from fedsdg.models import weights_sha256
 
 ROOT = Path(__file__).parents[3]
 FILES = ("tiny.safetensors", "tiny.json")

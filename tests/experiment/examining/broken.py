@@ -7,11 +7,10 @@ import torch
 
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.scaffold import Scaffold
-from fedsdg.federation.environment.attacks.attack import UpdateAttack
-from fedsdg.federation.losses.loss import Loss
-from fedsdg.federation.objectives.control_variates import ControlVariates
-from fedsdg.federation.objectives.term import Term
-from fedsdg.federation.optimisers.optimiser import RowOptimiser, descend
+from fedsdg.federation.conditions.attack import Attack
+from fedsdg.federation.losses import Loss
+from fedsdg.federation.optimisers import RowOptimiser, descend
+from fedsdg.federation.terms import ControlVariates, Term
 from fedsdg.methods.choice import Choice
 from fedsdg.methods.method import Method
 from fedsdg.parts import part
@@ -44,10 +43,10 @@ TERMS = {
 @part
 class Broken(ControlVariates):
     def value(self, rows):
-        return ((rows.received["control"] - rows.state["control"]) * rows.theta).sum(1)
+        return ((rows.received["control"] - rows.kept["control"]) * rows.theta).sum(1)
 
     def correct(self, rows):
-        rows.theta_grad.sub_(rows.received["control"] - rows.state["control"])
+        rows.theta_grad.sub_(rows.received["control"] - rows.kept["control"])
 """,
             "Scaffold()",
             '{"up": "2d", "down": "2d"}',
@@ -153,17 +152,17 @@ class Broken(Loss):
 """,
         ),
     ),
-    "attack on the honest": (
-        ("attack broken", "honest clients stay as they are"),
-        r"client \d is honest, and its row is changed \(attackers: 1 of 2 clients, 1 parameter",
+    "an attacker too many": (
+        ("attack broken", "every attacker sends finite numbers"),
+        r"it returns \[2, 1\] for 1 attacker with updates \[1\] \(attackers: 1 of 2 clients",
         choice(
             "ATTACKS",
             """
 
 @part
-class Broken(UpdateAttack):
-    def __call__(self, updates, attackers, view, generator):
-        return -updates
+class Broken(Attack):
+    def tamper(self, view):
+        return -view.updates
 """,
         ),
     ),
@@ -175,24 +174,24 @@ class Broken(UpdateAttack):
             """
 
 @part
-class Broken(UpdateAttack):
-    def forge(self, scene):
-        scene.updates[scene.rows] *= 2
-        return scene.own
+class Broken(Attack):
+    def tamper(self, view):
+        view.updates[view.positions] *= 2
+        return view.own
 """,
         ),
     ),
     "attack to infinity": (
-        ("attack broken", "forged updates are finite"),
+        ("attack broken", "every attacker sends finite numbers"),
         r"of finite updates it makes NaN or infinity \(attackers: 1 of 2 clients, 1 parameter",
         choice(
             "ATTACKS",
             """
 
 @part
-class Broken(UpdateAttack):
-    def forge(self, scene):
-        return scene.own / (scene.own - scene.own.mean(0)).norm(dim=1, keepdim=True)
+class Broken(Attack):
+    def tamper(self, view):
+        return view.own / (view.own - view.own.mean(0)).norm(dim=1, keepdim=True)
 """,
         ),
     ),
@@ -204,9 +203,9 @@ class Broken(UpdateAttack):
             """
 
 @part
-class Broken(UpdateAttack):
-    def forge(self, scene):
-        return torch.randn_like(scene.own)
+class Broken(Attack):
+    def tamper(self, view):
+        return torch.randn_like(view.own)
 """,
         ),
     ),
@@ -218,10 +217,7 @@ class Broken(UpdateAttack):
             """
 
 @part
-class Broken(UpdateAttack):
-    def forge(self, scene):
-        return scene.own
-
+class Broken(Attack):
     def labels(self, labels, num_classes):
         labels[:] = (labels + 1) % num_classes
         return labels
@@ -236,10 +232,7 @@ class Broken(UpdateAttack):
             """
 
 @part
-class Broken(UpdateAttack):
-    def forge(self, scene):
-        return scene.own
-
+class Broken(Attack):
     def labels(self, labels, num_classes):
         return labels + num_classes
 """,
@@ -278,11 +271,12 @@ class Broken(RowOptimiser):
         ),
     ),
     "optimiser on itself": (
-        ("optimiser broken", "what it remembers can be put down and taken up"),
-        r"taken up again after step 1, it moves clients elsewhere; remember in `memory` alone",
+        ("optimiser broken", "no client depends on another"),
+        r"after 7 steps client 0 is elsewhere than alone, by up to .*; work row by row, remember",
         choice(
             "OPTIMISERS",
-            """
+            """CALLS = []
+
 
 @part
 class Broken(RowOptimiser):
@@ -291,7 +285,8 @@ class Broken(RowOptimiser):
         return ()
 
     def move(self, parameters, gradients, rate, memory, step):
-        descend(parameters, gradients / step, rate)
+        CALLS.append(0)
+        descend(parameters, gradients / len(CALLS), rate)
 """,
         ),
     ),

@@ -9,16 +9,17 @@ from torch.nn.functional import cross_entropy
 
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.experiment.examining.federations import Trial, size_for, trial_of
-from fedsdg.experiment.examining.findings import Failure, Inapplicable
+from fedsdg.experiment.examining.findings import Failure, Inapplicable, Suspicion
 from fedsdg.experiment.examining.rounds import (
     bytes_are_as_declared,
     declared_multiple,
+    learns_as_the_mean,
     one_by_one,
     resumes,
     runs_repeat,
     trains,
 )
-from fedsdg.federation.objectives.proximal import Proximal
+from fedsdg.federation.terms import Proximal
 from fedsdg.parts import part
 
 
@@ -40,19 +41,11 @@ def trial(change):
     """FedAvg, each federation changed before its first round."""
     usual = trial_of("fedavg", None)
 
-    def make():
-        one = usual.make()
-        change(one)
-        return one
-
-    return Trial(make, usual.row)
+    return Trial(lambda: dataclasses.replace(usual.make(), **change(usual.make())), usual.row)
 
 
 def with_rule(make_times):
-    def change(one):
-        one.rule = Altered(make_times())
-
-    return trial(change)
+    return trial(lambda setup: {"rule": Altered(make_times())})
 
 
 def counting():
@@ -81,12 +74,9 @@ def test_numbers_from_nowhere_are_no_second_run():
         runs_repeat(with_rule(chance))
 
 
-def test_a_record_must_be_what_was_sent():
-    one = trial_of("scaffold", None)
-    assert "bytes up" in bytes_are_as_declared(one)
-    one.whole[0].records.rounds[1]["bytes_up"] += 1
-    with pytest.raises(Failure, match=r"in round 2 the rule was given \d+ bytes of uploads, but"):
-        bytes_are_as_declared(one)
+def test_a_server_that_stands_still_learns_nothing():
+    with pytest.raises(Suspicion, match="after 4 rounds the loss on the clients' training samples"):
+        learns_as_the_mean(with_rule(lambda: lambda round_: 0.0))
 
 
 @pytest.mark.parametrize(("up", "down", "said"), [
@@ -95,7 +85,7 @@ def test_a_record_must_be_what_was_sent():
     ("much", "d", r"the row says 'much', which is not of the form '0', '2d'"),
 ])  # fmt: skip
 def test_a_row_must_say_what_is_sent(up, down, said):
-    one = trial(lambda one: None)
+    one = trial(lambda setup: {})
     one.row = dataclasses.replace(one.row, up=up, down=down)
     with pytest.raises(Failure, match=said):
         bytes_are_as_declared(one)
@@ -111,18 +101,14 @@ def test_a_loss_that_looks_at_the_other_clients_is_noticed():
         each = cross_entropy(logits, labels, reduction="none")
         return each / len(each)
 
-    def change(one):
-        one.work = dataclasses.replace(one.work, loss=mixing, clip_norm=1e9)
+    def work(setup, **changed):
+        return {"work": dataclasses.replace(setup.work, **changed)}
 
-    usual = one_by_one(trial(lambda one: None))
-    assert usual == "4 clients in round 1"
+    assert one_by_one(trial(lambda setup: {})) == "4 clients in round 1"
     # Adam moves as far by a gradient of any length, so that the term must be in it.
+    broken = {"loss": mixing, "clip_norm": 1e9, "terms": (Pull(),)}
     with pytest.raises(Failure, match=r"the model of client 0 in round 1 differs by .* of its len"):
-        one_by_one(trial(lambda one: (change(one), add_term(one))))
-
-
-def add_term(one):
-    one.work = dataclasses.replace(one.work, terms=(Pull(),))
+        one_by_one(trial(lambda setup: work(setup, **broken)))
 
 
 @part
@@ -134,11 +120,8 @@ class Pull(Proximal):
 
 
 def test_a_run_must_train():
-    def spoil(one):
-        one.theta = torch.full_like(one.theta, torch.nan)
-
     with pytest.raises(FloatingPointError, match="round 1, client"):
-        trains(trial(spoil))
+        trains(trial(lambda setup: {"first": torch.full_like(setup.first, torch.nan)}))
 
 
 def test_a_rule_that_asks_for_more_than_can_be_tried():

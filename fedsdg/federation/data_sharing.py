@@ -1,0 +1,82 @@
+"""Data that leave their clients: a share of them goes to all, or all of them to one place.
+
+Neither is federated learning: they show what such data are worth.
+"""
+
+from dataclasses import replace
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from fedsdg.federation.batches import Epochs, split_batches
+from fedsdg.federation.conditions.condition import ClientData
+from fedsdg.files.columns import Column
+from fedsdg.parts import Range, part
+from fedsdg.rng import stream
+
+
+class DataSharing:
+    """Base of policies; with this one every client trains on its own samples alone."""
+
+    central: ClassVar[bool] = False
+    "whether one place trains on all samples, in place of the cohort"
+
+    def prepare(self, data: ClientData) -> ClientData:
+        """Return the data with what each client trains on, after all conditions."""
+        return data
+
+
+@part
+class SharedSamples(DataSharing):
+    """Every client gives ceil(share * n_k) of its training samples to all others."""
+
+    share: Annotated[float, Range(0, 1)] = 0.05
+    "share of its data that every client gives to all others"
+
+    columns: ClassVar = (
+        Column("clients", "disclosed", "float64", "share of its training samples that it gives"),
+    )
+
+    def prepare(self, data: ClientData) -> ClientData:
+        """Add the samples that all give; held-out clients neither give nor receive."""
+        never = data.flags("held_out")
+        generator = stream("partition", data.seed, 1)
+        sizes = np.array([len(shard) for shard in data.train])
+        counts = np.where(never, 0, np.ceil(self.share * sizes)).astype(np.int64)
+        pairs = zip(data.train, counts.tolist(), strict=True)
+        given = [generator.choice(shard, count, replace=False) for shard, count in pairs if count]
+        pool = np.concatenate([data.train[0][:0], *given])
+        both = zip(data.train, never, strict=True)
+        train = [shard if out else np.union1d(shard, pool) for shard, out in both]
+        return replace(data, train=train).with_facts(disclosed=counts / sizes)
+
+
+@part
+class Central(DataSharing):
+    """One place holds all training samples; in a round it trains on as many as the cohort would."""
+
+    central: ClassVar[bool] = True
+    columns: ClassVar = SharedSamples.columns
+
+    def prepare(self, data: ClientData) -> ClientData:
+        """Note that clients give away all of their samples, except those held out."""
+        return data.with_facts(disclosed=(~data.flags("held_out")).astype(np.float64))
+
+
+def pooled_batches(pool: np.ndarray, counts: list[int], size: int | None, seed: int) -> Epochs:
+    """Return the batches of a round of central training, as one epoch.
+
+    All samples are visited again and again, each time in a new order; a round takes the next ones.
+
+    Args:
+        pool: [n] all training samples.
+        counts: Samples of each round so far, this one last.
+        size: Samples of a batch; None: all of the round.
+        seed: That of the run.
+    """
+    begin = sum(counts[:-1])
+    end = begin + counts[-1]
+    first = begin // len(pool)
+    last = -(-end // len(pool))
+    orders = [stream("batches", seed, 0, visit).permutation(pool) for visit in range(first, last)]
+    return [split_batches(np.concatenate(orders)[begin % len(pool) :][: counts[-1]], size)]

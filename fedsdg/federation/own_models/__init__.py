@@ -1,1 +1,0 @@
-"""Models that clients keep for themselves: a kind a file, and the neutral one."""

@@ -1,1 +1,0 @@
-"""Personalisations, a file each, and the neutral one. Nothing else asks which method one serves."""
