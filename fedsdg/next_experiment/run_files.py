@@ -1,0 +1,213 @@
+"""The files of a finished run: tables, `result.json`, `provenance.json`, models."""
+
+import math
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedsdg import files
+from fedsdg.experiment.exports.saved_models import ModelSaver, saved_models
+from fedsdg.experiment.fingerprint import fingerprint
+from fedsdg.experiment.machine.gpu import gpu_facts
+from fedsdg.experiment.material import Material
+from fedsdg.experiment.run_config import RunConfig
+from fedsdg.federation.accuracy import selected_round
+from fedsdg.federation.rounds import RoundRecord
+from fedsdg.files.columns import Column
+from fedsdg.files.records import (
+    CLIENTS_SCHEMA,
+    METRICS,
+    METRICS_OF_GROUPS,
+    ROUNDS_SCHEMA,
+    TIMINGS_SCHEMA,
+    more,
+    write_parquet,
+)
+from fedsdg.next_experiment.store import MODELS, RESULT
+
+if TYPE_CHECKING:
+    from fedsdg.next_experiment.runs import Training
+
+
+@dataclass
+class Records:
+    """The rows of a run's tables so far, in JSON's types."""
+
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    clients: list[dict[str, Any]] = field(default_factory=list)
+    timings: list[dict[str, Any]] = field(default_factory=list)
+    columns: tuple[Column, ...] = ()
+    "declared columns beyond those that every run has"
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the rows by table."""
+        return {"rounds": self.rounds, "clients": self.clients, "timings": self.timings}
+
+    def extend(self, tables: Mapping[str, list[dict[str, Any]]]) -> None:
+        """Append rows by table."""
+        for name, rows in self.tables().items():
+            rows += tables[name]
+
+    def add(self, record: RoundRecord) -> None:
+        """Append the rows of a round."""
+        self.rounds.append(record.round)
+        self.clients += record.clients
+        self.timings.append(record.timings)
+
+
+def write_tables(folder: Path, records: Records) -> None:
+    """Write the tables of a run, as far as it came."""
+    for name, rows, schema, further in (
+        ("rounds", records.rounds, ROUNDS_SCHEMA, more("rounds", records.columns)),
+        ("clients", records.clients, CLIENTS_SCHEMA, more("clients", records.columns)),
+        ("timings", records.timings, TIMINGS_SCHEMA, None),
+    ):
+        write_parquet(folder / f"{name}.parquet", rows, schema, further)
+
+
+def write_run(
+    folder: Path, run: RunConfig, material: Material, key: str, training: "Training"
+) -> None:
+    """Write the files of a finished run.
+
+    Args:
+        folder: The folder of the files.
+        run: The run.
+        material: Images and backbone.
+        key: The run's address.
+        training: The run after its last round.
+    """
+    write_tables(folder, training.records)
+    for observer in training.setup.observers:
+        if isinstance(observer, ModelSaver):
+            models = saved_models(training.setup, observer.state)
+            models.write(folder / MODELS, {**_model_facts(run, material), "address": key})
+    files.write_json(folder / RESULT, _outcome(run, training))
+    files.write_json(folder / "provenance.json", _provenance(run, material, key, training))
+
+
+def _outcome(run: RunConfig, training: "Training") -> dict[str, Any]:
+    """Return what a run has come to."""
+    rounds = training.records.rounds
+    clients = training.records.clients
+    evaluated = [row for row in rounds if row["evaluated"]]
+    selected = selected_round(clients)
+    layout = training.setup.layout
+    return {
+        "last": _metrics(evaluated[-1]),
+        "selected": _metrics(next(row for row in evaluated if row["round"] == selected)),
+        "quarter": last_quarter(rounds),
+        "rounds": run.federation.rounds,
+        "bytes_up": sum(row["bytes_up"] for row in rounds),
+        "bytes_down": sum(row["bytes_down"] for row in rounds),
+        "client_storage_bytes": training.store.bytes_per_client,
+        "communicated_parameters": layout.d,
+        "private_parameters": layout.own_parameters,
+        "degenerate_rounds": int(sum(row["degenerate"] for row in rounds)),
+        "personal_steps": sum(row["personal_steps"] for row in rounds),
+        **gate_facts(clients, run.training.eta_m),
+    }
+
+
+def _provenance(
+    run: RunConfig, material: Material, key: str, training: "Training"
+) -> dict[str, Any]:
+    """Return where, with what and at what cost a run was made."""
+    taken = material.backbone.facts.get("taken_from") if material.backbone else None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    kilobytes = 1024 if sys.platform != "darwin" else 1024**2  # macOS counts bytes
+    device = material.samples.images.device
+    return {
+        **files.provenance(),
+        "device": str(device),
+        **gpu_facts(device),
+        "threads": run.training.threads,
+        **({"data": dict(material.data_facts)} if material.data_facts else {}),
+        **({"backbone_taken_from": taken} if taken else {}),
+        "address": key,
+        "state": fingerprint(training.server, training.store),
+        **training.facts(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "peak_rss_mb": peak / kilobytes,
+    }
+
+
+def _model_facts(run: RunConfig, material: Material) -> dict[str, Any]:
+    """Return what the models of a run take: images, classes, backbone."""
+    pictures = material.pictures
+    backbone = material.backbone
+    own_data = ("size", "channels", "fit") if "classes" in material.data_facts else ()
+    return {
+        "save": run.training.save,
+        "precision": run.training.precision,
+        "classes": list(material.data_facts.get("classes", ())),
+        "stored": {key: material.data_facts[key] for key in own_data if key in material.data_facts},
+        "images": {
+            "size": pictures.size,
+            "channels": pictures.channels,
+            "mean": list(pictures.mean),
+            "std": list(pictures.std),
+        },
+        "backbone": None if backbone is None else {"name": run.backbone, "sha256": backbone.sha256},
+    }
+
+
+def _metrics(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a round and its metrics; those of groups only if there are any."""
+    groups = {name: row[name] for name in METRICS_OF_GROUPS if row.get(name) is not None}
+    return {"round": row["round"], **{name: row.get(name) for name in METRICS}, **groups}
+
+
+def last_quarter(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return means over the evaluations of the last quarter of R rounds, those of rounds > 3R/4.
+
+    Args:
+        rounds: The record of all R rounds; the last one is evaluated.
+
+    Returns:
+        The mean of each metric, None if it has no value. `evaluations` is how many there are,
+        `round` the last of them.
+    """
+    quarter = [row for row in rounds if row["evaluated"] and 4 * row["round"] > 3 * len(rounds)]
+    means: dict[str, Any] = {"round": quarter[-1]["round"]}
+    for name in (*METRICS, *METRICS_OF_GROUPS):
+        values = [row[name] for row in quarter if row.get(name) is not None]
+        if values:
+            means[name] = math.fsum(values) / len(values)
+    return {**_metrics(means), "evaluations": len(quarter)}
+
+
+def gate_facts(clients: Sequence[Mapping[str, Any]], eta_m: float) -> dict[str, float]:
+    """Return how far gates can have moved in a run, and where they stand in its last evaluation.
+
+    Args:
+        clients: The record of clients. Those that were evaluated last count, but not those that
+            never train.
+        eta_m: The learning rate of gates.
+
+    Returns:
+        `gate_travel`: eta_m times the local steps of a median client. `gates_a`, `gates_b`: the
+        mean gate over blocks and over the clients that agree (all, if none differs) or differ, if
+        they have any. Nothing if no gate is learned.
+    """
+    evaluated = [row for row in clients if row.get("val_accuracy") is not None]
+    last = max((row["round"] for row in evaluated), default=0)
+    final = [row for row in evaluated if row["round"] == last and not row.get("held_out")]
+    if not any(row.get("gates") for row in final):
+        return {}
+    facts = {"gate_travel": eta_m * float(np.median([row["steps"] for row in final]))}
+    for name, differs in (("gates_a", False), ("gates_b", True)):
+        gates = [
+            math.fsum(row["gates"]) / len(row["gates"])
+            for row in final
+            if row.get("gates") and bool(row.get("conflicts")) == differs
+        ]
+        if gates:
+            facts[name] = math.fsum(gates) / len(gates)
+    return facts

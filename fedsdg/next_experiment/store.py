@@ -1,0 +1,225 @@
+"""Finished runs by their address, so that nothing is computed twice; unfinished ones beside them.
+
+The store is ``$FEDSDG_STORE`` or ``.fedsdg``:
+
+- ``runs/KEY``: the files of a finished run and their hashes, which are compared when it is used
+- ``checkpoints/KEY``: the state of an unfinished run, held by the process that is at work on it
+
+Folders of results hold copies. Snakemake deletes the outputs of a job before it runs it; the store
+is no job's output.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from fedsdg import files
+
+STORE = "FEDSDG_STORE"
+"""The environment variable that names the folder of the store."""
+LIBRARIES = ("torch", "numpy", "numba", "timm")
+"""Another version of these may round differently."""
+MODELS = "models.safetensors"
+"""In the folder of a run that keeps its models."""
+RESULT = "result.json"
+RECORDS = ("rounds.parquet", "clients.parquet", "timings.parquet", "provenance.json", RESULT)
+"""The files of every run, beside their hashes."""
+
+
+def store_folder(kind: Literal["runs", "checkpoints"]) -> Path:
+    """Return the folder of finished runs, or that of checkpoints.
+
+    Raises:
+        NotADirectoryError: The folder, or one above it, is a file.
+    """
+    folder = Path(os.environ.get(STORE) or ".fedsdg") / kind
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise NotADirectoryError(
+                f"the store of finished runs cannot be {folder}, because {place} is a file; name a "
+                f"folder in the environment variable {STORE}"
+            )
+    return folder
+
+
+@cache
+def library_versions() -> dict[str, str]:
+    """Return the versions of ``LIBRARIES`` as far as they are installed; none is imported."""
+    versions = {}
+    for name in LIBRARIES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
+
+
+def get_or_run(key: str, run: Callable[[Path], None]) -> Path:
+    """Return the folder of a finished run; ``run(folder)`` makes its files unless they are stored.
+
+    The folder takes its name when its files and their hashes are on the disk, so what a killed
+    process leaves never looks finished. A stored run with a changed file is made again. Of several
+    processes that need the same run, one makes it and the others wait.
+
+    Args:
+        key: The address of the run.
+        run: Writes the files of the run into an empty folder.
+
+    Raises:
+        OSError: The store cannot be written to.
+    """
+    target = store_folder("runs") / key
+    checkpoints = store_folder("checkpoints") / key
+    # A process that was killed just before it could delete them has left checkpoints.
+    if _is_whole(target) and not checkpoints.is_dir():
+        return target
+    for folder in (target.parent, checkpoints.parent):
+        _require_writable(folder)
+    with _held(checkpoints):
+        if not _is_whole(target):
+            _make(target, run)
+        shutil.rmtree(checkpoints, ignore_errors=True)
+    return target
+
+
+def _make(target: Path, run: Callable[[Path], None]) -> None:
+    """Make the folder of a run under another name and rename it."""
+    if target.is_dir():
+        print(f"fedsdg: {files.changed_file(target)}; the run is made again", file=sys.stderr)
+        shutil.rmtree(target)
+    for left_by_killed in target.parent.glob(f".{target.name}.*"):
+        shutil.rmtree(left_by_killed, ignore_errors=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary.mkdir()
+    try:
+        run(temporary)
+        files.write_hashes(temporary, [file.name for file in temporary.iterdir()])
+        files.flush_folder(temporary)
+        os.replace(temporary, target)
+        files.flush(target.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _is_whole(folder: Path) -> bool:
+    return folder.is_dir() and files.changed_file(folder) is None
+
+
+def _require_writable(folder: Path) -> None:
+    """Raise at once if a run would compute for hours and then be lost."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(error.errno, _unwritable(folder, error.strerror)) from None
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(errno.EACCES, _unwritable(folder, os.strerror(errno.EACCES)))
+
+
+def _unwritable(folder: Path, reason: str) -> str:
+    return (
+        f"the store {folder} cannot be written to ({reason}); make it writable, or name another "
+        f"folder in the environment variable {STORE}"
+    )
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold a folder of checkpoints within the block; wait while another process holds it.
+
+    The kernel gives the lock back when its process ends, however it ends. On a file system without
+    locks it is the user's care that one process does a run.
+    """
+    file = folder / "lock"
+    lock = _locked(file)
+    try:
+        yield
+    finally:
+        # Only a folder without checkpoints can be removed.
+        if _is_open_at(lock, file) and [*folder.iterdir()] == [file]:
+            shutil.rmtree(folder, ignore_errors=True)
+        lock.close()
+
+
+def _locked(file: Path) -> TextIO:
+    """Open a file and lock it; wait until that is possible."""
+    while True:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = open(file, "w")  # noqa: SIM115 - it is open as long as it is held
+        except FileNotFoundError:  # Its holder has just removed the folder.
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(
+                f"fedsdg: another process is at the same run and holds {file.parent}; waiting",
+                file=sys.stderr,
+                flush=True,
+            )
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
+                raise
+        if _is_open_at(lock, file):
+            return lock
+        lock.close()  # Its holder has removed the file, so the lock keeps nobody out.
+
+
+def _is_open_at(lock: TextIO, file: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(lock.fileno()), os.stat(file))
+    return False
+
+
+def copy_to_results(key: str, folder: Path, facts: Mapping[str, Any]) -> None:
+    """Copy the files of a stored run into a folder of results, their hashes last of all.
+
+    Args:
+        key: The address of the run.
+        folder: The folder of results.
+        facts: What ``result.json`` says there besides: the config and the names of the run.
+    """
+    stored = store_folder("runs") / key
+    clear(folder)
+    names = sorted(file.name for file in stored.iterdir() if file.name != files.HASHES)
+    for name in names:
+        if name != RESULT:
+            with files.atomic_path(folder / name) as temporary:
+                shutil.copyfile(stored / name, temporary)
+    outcome = files.read_json(stored / RESULT)
+    files.write_json(folder / RESULT, {**facts, "status": "ok", "error": None, **outcome})
+    files.write_hashes(folder, names)
+
+
+def clear(folder: Path) -> None:
+    """Remove the hashes of a folder of results, and models, which not every run has."""
+    for name in (files.HASHES, MODELS):
+        (folder / name).unlink(missing_ok=True)
+
+
+def is_current(key: str, folder: Path, facts: Mapping[str, Any]) -> bool:
+    """Return whether a folder of results holds this very run, each file as it was written.
+
+    A changed file is mentioned on standard error.
+
+    Args:
+        key: The address of the run.
+        folder: The folder of results.
+        facts: As for ``copy_to_results``.
+    """
+    if not all((folder / name).is_file() for name in (*RECORDS, files.HASHES)):
+        return False
+    fault = files.changed_file(folder)
+    if fault is not None:
+        print(f"fedsdg: {fault}; it is copied or made again", file=sys.stderr)
+        return False
+    result = files.read_json(folder / RESULT)
+    made = files.read_json(folder / "provenance.json").get("address")
+    expected = {**facts, "status": "ok"}
+    return made == key and all(result.get(name) == value for name, value in expected.items())

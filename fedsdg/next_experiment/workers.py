@@ -1,0 +1,254 @@
+"""Worker pool in which a failing or killed task affects no other.
+
+A task that raises, or whose process is killed, has an outcome like any other, and the tasks after
+it are done by a new process. No worker outlives the process that started it.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeVar
+
+Task = TypeVar("Task")
+Note = Callable[[Any], None]
+"""With which a task reports on its way."""
+
+ALLOCATOR = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "4294967296",
+    "MALLOC_TOP_PAD_": "268435456",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
+}
+"""Memory that is freed is kept for the next step: glibc would give large tensors back to the kernel
+and fault them in again, which costs a training run a large part of its time. oneDNN keeps kernels
+for 256 shapes rather than 1024, which in bfloat16 take over half a gigabyte."""
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+"""cuBLAS reads it when it starts: with a workspace of a fixed size its sums repeat."""
+PATIENCE = 30
+"""Seconds in which a worker that is told to end can save its state."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A task without a result."""
+
+    kind: str
+    "the name of the exception, or `killed`"
+    message: str
+
+
+def environments(device: str, threads: int, jobs: int) -> list[dict[str, str]]:
+    """Return what each worker finds in its environment besides that of this process.
+
+    Workers take the visible GPUs in turn; each sees its own alone. Libraries read these variables
+    when they are loaded, so they cannot be set later.
+
+    Args:
+        device: The device of the runs, `cpu` or `cuda`.
+        threads: The number of threads of each worker.
+        jobs: The number of workers.
+    """
+    common = {**ALLOCATOR, **dict.fromkeys(THREADS, str(threads))}
+    if device != "cuda":
+        return [common] * jobs
+    gpus = visible_gpus()
+    sharing = -(-jobs // max(1, len(gpus)))
+    common |= {**WORKSPACE, "FEDSDG_SHARING": str(sharing)}
+    if not gpus:
+        return [common] * jobs
+    return [{**common, "CUDA_VISIBLE_DEVICES": gpus[k % len(gpus)]} for k in range(jobs)]
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs that this process may use; CUDA is not started."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name.strip() for name in named.split(",") if name.strip()]
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return []
+    listed = subprocess.run([command, "-L"], capture_output=True, text=True, check=False).stdout
+    count = sum(line.startswith("GPU ") for line in listed.splitlines())
+    return [str(k) for k in range(count)]
+
+
+@contextlib.contextmanager
+def run_tasks(
+    function: Callable[[Task, Note], Any],
+    tasks: Iterable[Task],
+    places: Sequence[Mapping[str, str]],
+    on_note: Callable[[Task, Any], None] = lambda *_: None,
+) -> Iterator[Iterator[tuple[Task, Any]]]:
+    """Yield an iterator over tasks, each with ``function(task, note)`` or with `Failed`.
+
+    They come as they end. The workers end with the block, however it ends; a task that is then at
+    work is terminated.
+
+    Args:
+        function: A function of a module, so that workers find it. What it reports with
+            ``note(value)`` reaches ``on_note(task, value)`` here.
+        tasks: They start in order; one is taken when a worker is free for it.
+        places: The environment of each worker; as many tasks run side by side.
+        on_note: Called with what tasks report.
+    """
+    free = [_Worker(environment) for environment in reversed(places)]
+    busy: dict[Connection, tuple[_Worker, Task]] = {}
+    everyone = list(free)
+    try:
+        yield _outcomes(function, iter(tasks), free, busy, on_note)
+    finally:
+        for worker in everyone:
+            worker.ask_to_end(at_work=worker not in free)
+        for worker in everyone:
+            worker.end()
+
+
+def _outcomes(
+    function: Callable[[Task, Note], Any],
+    left: Iterator[Task],
+    free: list["_Worker"],
+    busy: dict[Connection, tuple["_Worker", Task]],
+    on_note: Callable[[Task, Any], None],
+) -> Iterator[tuple[Task, Any]]:
+    """Yield each task with its outcome; workers move between free and busy."""
+    while True:
+        while free and (task := next(left, _NO_TASK)) is not _NO_TASK:
+            worker = free.pop()
+            busy[worker.start(function, task)] = (worker, task)
+        if not busy:
+            return
+        for connection in wait(list(busy)):
+            assert isinstance(connection, Connection)
+            worker, task = busy[connection]
+            finished, value = worker.receive()
+            if not finished:
+                on_note(task, value)
+                continue
+            del busy[connection]
+            free.append(worker)
+            yield task, value
+
+
+_NO_TASK: Any = object()
+
+
+class _Worker:
+    """A process that does one task after another, and is replaced when it was killed."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._process: BaseProcess | None = None
+        self._connection: Connection | None = None
+
+    def start(self, function: Callable[..., Any], task: Any) -> Connection:
+        """Give the process a task, and return the connection on which it answers."""
+        if self._process is not None and self._connection is not None:
+            try:
+                self._connection.send((function, task))
+                return self._connection
+            except OSError:  # It was killed between two tasks.
+                self._bury()
+        connection = self._start_process()
+        # If the new process has ended already, that is the outcome of the task.
+        with contextlib.suppress(OSError):
+            connection.send((function, task))
+        return connection
+
+    def _start_process(self) -> Connection:
+        context = get_context("spawn")
+        ours, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        before = dict(os.environ)
+        os.environ.update(self._environment)
+        try:
+            self._process.start()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        theirs.close()  # so that the connection ends with the process
+        self._connection = ours
+        return ours
+
+    def receive(self) -> tuple[bool, Any]:
+        """Return whether the task is finished, and its result or what it reports."""
+        assert self._connection is not None
+        try:
+            finished, value = self._connection.recv()
+        except (EOFError, OSError):
+            return True, self._bury()
+        return finished, value
+
+    def _bury(self) -> Failed:
+        """Take leave of a process that has ended, and say how it ended."""
+        assert self._process is not None and self._connection is not None
+        self._connection.close()
+        self._process.join()
+        code = self._process.exitcode or 0
+        self._process = None
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        hint = "; memory may be short: fewer --jobs need less" if code == -signal.SIGKILL else ""
+        return Failed("killed", f"its process ended {how}{hint}")
+
+    def ask_to_end(self, *, at_work: bool) -> None:
+        """Let the process end; one that is at work saves its state."""
+        if self._process is None or self._connection is None:
+            return
+        if at_work:
+            self._process.terminate()
+        self._connection.close()
+
+    def end(self) -> None:
+        """Wait for the end of the process, and kill it if that takes too long."""
+        if self._process is None:
+            return
+        self._process.join(PATIENCE)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._process = None
+
+
+def _serve(connection: Connection) -> None:
+    """Do tasks until the connection ends."""
+    # Ctrl-C reaches every process of a terminal; the parent decides, and then terminates.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+    def note(value: Any) -> None:
+        try:
+            connection.send((False, value))
+        except OSError:
+            # The parent is gone, which is no fault of the task: it ends as by a signal.
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            function, task = connection.recv()
+            try:
+                outcome = function(task, note)
+            except KeyboardInterrupt:  # The task was stopped by SIGTERM and has saved its state.
+                sys.exit(128 + signal.SIGTERM)
+            except Exception as error:
+                traceback.print_exc(file=sys.stderr)
+                outcome = Failed(type(error).__name__, str(error))
+            connection.send((True, outcome))
+
+
+def _follow_parent() -> None:
+    """End as by a signal, and so with a checkpoint, when the parent has ended, however it did."""
+    parent = parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)
