@@ -1,0 +1,176 @@
+"""Errors in a config as one sentence: what is wrong, where, and the remedy. Never imports torch."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+LONGEST = 100
+"""Letters of a value in a sentence."""
+
+
+class ConfigError(ValueError):
+    """One sentence about a value, and the place where it stands.
+
+    Args:
+        text: What follows the place: "is 3, but …"; with a colon before it, a whole sentence.
+        place: Such as ``training.eta_g``; may be empty.
+    """
+
+    def __init__(self, text: str, place: str = "") -> None:
+        self.text = text
+        self.place = place
+        between = "" if text.startswith(":") else " "
+        super().__init__(f"{place}{between}{text}" if place else text.removeprefix(": "))
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, str]]:
+        return type(self), (self.text, self.place)
+
+    def within(self, outer: str) -> ConfigError:
+        """Return the error as seen from a place further out."""
+        return ConfigError(self.text, joined(outer, self.place))
+
+
+_FORMS = {
+    "missing": "lacks the key {key!r}{meaning}",
+    "extra_forbidden": "has an unknown key {key!r}{close}",
+    "literal_error": "is {value}, but must be one of {expected}{close}",
+    "greater_than": "is {value}, but must be above {gt}",
+    "greater_than_equal": "is {value}, but must be at least {ge}",
+    "less_than": "is {value}, but must be below {lt}",
+    "less_than_equal": "is {value}, but must be at most {le}",
+    "too_short": "is {value}, but must be a list with at least one entry",
+    "int": "is {value}, but must be a whole number",
+    "float": "is {value}, but must be a number",
+    "finite": "is {value}, but must be a finite number",
+    "bool": "is {value}, but must be true or false",
+    "string": "is {value}, but must be a text",
+    "tuple": "is {value}, but must be a list",
+    "model": "is {value}, but must be a mapping of keys to values",
+    "dict": "is {value}, but must be a mapping of keys to values",
+}
+_NUMERIC = ("int_type", "float_type")
+_YAML_HINT = " (YAML reads 1e-4 as text: write 0.0001 or 1.0e-4)"
+
+
+def error_sentence(
+    error: ValidationError, model: type[BaseModel], place: str = ""
+) -> ConfigError:
+    """Turn the first error of pydantic into one sentence.
+
+    Args:
+        error: The errors of validating values by the model.
+        model: It knows the keys that there are, and what they mean.
+        place: Where the values stand in the config.
+
+    Returns:
+        The error to raise, with the place of the value within.
+    """
+    first = error.errors(include_url=False)[0]
+    kind = first["type"]
+    context = {key: _rounded(value) for key, value in first.get("ctx", {}).items()}
+    of_a_key = kind in ("missing", "extra_forbidden")
+    location = first["loc"][:-1] if of_a_key else first["loc"]
+    inner_place, owner = _located(location, model)
+    place = joined(place, inner_place)
+    cause = context.get("error")
+    if isinstance(cause, ConfigError):
+        return cause.within(place)
+    if cause is not None:
+        return ConfigError(f": {cause}", place)
+    key = str(first["loc"][-1]) if first["loc"] else ""
+    form = _FORMS.get(kind) or _FORMS.get(kind.partition("_")[0], f"is {{value}}: {first['msg']}")
+    fields = getattr(owner, "model_fields", {})
+    meaning = getattr(fields.get(key), "description", None)
+    close = hint(key, fields) if kind == "extra_forbidden" else ""
+    if kind == "literal_error":
+        close = _close_choice(first["input"], str(context["expected"]))
+    value = first["input"]
+    is_text = isinstance(value, str) and kind in _NUMERIC
+    text = form.format(
+        value=f"the text {shortened(value)}" if is_text else shortened(value),
+        key=key,
+        close=close,
+        meaning=f": {meaning}" if meaning else "",
+        **context,
+    )
+    return ConfigError(text + _YAML_HINT if is_text else text, place)
+
+
+def _rounded(value: Any) -> Any:
+    return f"{value:g}" if isinstance(value, float) else value
+
+
+def _close_choice(value: Any, expected: str) -> str:
+    """Return the closest of the choices that pydantic lists, if there is a close one."""
+    choices = expected.replace(" or ", ", ").replace("'", "").split(", ")
+    close = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _located(location: tuple[Any, ...], model: Any) -> tuple[str, Any]:
+    """Return a place in words, and the model of what stands there.
+
+    A location also names the branches of unions, which are no keys; these are left out.
+    """
+    place = ""
+    annotation: Any = model
+    for key in location:
+        owner = next(_models(annotation), None)
+        names = _value_type(annotation)
+        if isinstance(key, int):
+            place = f"{place}[{key}]"
+        elif names is not None:
+            place = joined(place, str(key))
+            annotation = names
+        elif owner is not None and key in owner.model_fields:
+            place = joined(place, key)
+            annotation = owner.model_fields[key].annotation
+    return place, next(_models(annotation), None)
+
+
+def _value_type(annotation: Any) -> Any:
+    """Return the type of the values if an annotation is of a mapping, else None."""
+    if get_origin(annotation) in (dict, Mapping):
+        return get_args(annotation)[1]
+    found = (_value_type(one) for one in get_args(annotation))
+    return next((one for one in found if one is not None), None)
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)
+
+
+def joined(outer: str, inner: str) -> str:
+    """Return a place within a place.
+
+    Example:
+        >>> joined("training", "eta_g")
+        'training.eta_g'
+    """
+    dot = "." if outer and inner and not inner.startswith("[") else ""
+    return f"{outer}{dot}{inner}"
+
+
+def hint(word: Any, known: Iterable[str]) -> str:
+    """Return the end of a sentence: the closest known name, else all of them."""
+    names = [str(name) for name in known]
+    close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.4)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known are {', '.join(names)}" if names else "; there are none"
+
+
+def shortened(value: Any) -> str:
+    """Return a value as part of a sentence: on one line, and not too long."""
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # A whole number of thousands of digits.
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

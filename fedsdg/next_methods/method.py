@@ -1,0 +1,114 @@
+"""A method: an aggregation rule, terms of the objective, a personalisation, and a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from fedsdg.aggregation.rules.mean import Mean
+from fedsdg.aggregation.types import Rule
+from fedsdg.federation.data_sharing import DataSharing
+from fedsdg.federation.personalisation import Personalisation, Shared
+from fedsdg.federation.stopping import Inexactness
+from fedsdg.federation.terms import Term
+from fedsdg.next_parts import Part, parameters, with_parameters
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the table; its parameters are the fields of its parts, except those it fixes.
+
+    Raises:
+        ValueError: A part is of the wrong kind, two own one parameter, or a fixed name is unknown.
+
+    Example:
+        >>> Method("FedAvg", rule=Mean()).parameters["weights"].default
+        'samples'
+    """
+
+    title: str
+    "its name in tables and figures"
+    rule: Rule = field(default_factory=Mean)
+    "how the server aggregates"
+    objective: tuple[Term, ...] = ()
+    "terms beside the cross-entropy and those of the personalisation"
+    personalisation: Personalisation = field(default_factory=Shared)
+    "what of the model stays with its client"
+    stopping: Inexactness | None = None
+    "when clients stop before their epochs are used up; None: never"
+    sharing: DataSharing = field(default_factory=DataSharing)
+    "which data leave their clients"
+    optimiser: str | None = None
+    "the optimiser that it prescribes; None: that of the config"
+    undecayed: bool = False
+    "whether it forbids weight decay"
+    needs_adapters: bool = False
+    "whether it treats the factors of adapters apart, so that it cannot train all parameters"
+    heads_apart: bool = False
+    "whether the server's models, if there are several, start with different heads"
+    training: Mapping[str, Any] = field(default_factory=dict)
+    "other keys of ``training`` that it prescribes"
+    fixed: tuple[str, ...] = ()
+    "parameters of its parts that no config may set"
+    formula: str = ""
+    "in the notation of docs/methods.md"
+    source: str = ""
+    "the paper"
+    numerics: int = 0
+    "raise it when only this method's numbers change; it is part of the address of its runs"
+
+    def __post_init__(self) -> None:
+        kinds = [("rule", self.rule, Rule), ("personalisation", self.personalisation, Part)]
+        kinds += [("term", term, Term) for term in self.objective]
+        for what, part, kind in kinds:
+            if isinstance(part, type):
+                raise ValueError(
+                    f"{self.title}: its {what} is the class {part.__name__}; write {part.__name__}()"
+                )
+            if not isinstance(part, kind):
+                raise ValueError(
+                    f"{self.title}: its {what} is a {type(part).__name__}, but must be a "
+                    f"{kind.__name__}"
+                )
+        if type(self.rule).plan is Rule.plan:
+            raise ValueError(f"{self.title}: its rule {type(self.rule).__name__} defines no `plan`")
+        if lacking := set(self.fixed) - set(parameters(*self.parts)):
+            raise ValueError(
+                f"{self.title} fixes {', '.join(sorted(lacking))}, which none of its parts has; "
+                "correct `fixed`"
+            )
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All that it is made of."""
+        parts = (self.rule, *self.objective, self.personalisation, self.stopping, self.sharing)
+        return tuple(part for part in parts if part is not None)
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """All terms of the objective beside the cross-entropy, in their order."""
+        return (*self.personalisation.terms, *self.objective)
+
+    @cached_property
+    def parameters(self) -> dict[str, FieldInfo]:
+        """The fields that a config may set, each with this row's value as its default."""
+        known = parameters(*self.parts)
+        return {name: info for name, info in known.items() if name not in self.fixed}
+
+    def with_values(self, values: Mapping[str, Any]) -> Method:
+        """Return the row with other values of its parameters.
+
+        Raises:
+            ValueError: A value is out of range, or values do not go together.
+        """
+        changed: dict[str, Any] = {}
+        for name in ("rule", "personalisation", "stopping", "sharing"):
+            part = getattr(self, name)
+            if part is not None:
+                changed[name] = with_parameters(part, values)
+        objective = tuple(with_parameters(term, values) for term in self.objective)
+        return replace(self, objective=objective, **changed)

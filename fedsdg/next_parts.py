@@ -1,0 +1,277 @@
+"""Declared parts: frozen pydantic models whose fields are what a config may set.
+
+A rule, a term, an attack, a section of the config are all declared by the same means::
+
+    class Krum(Rule):
+        \"\"\"step = the update whose n - f - 2 nearest neighbours are nearest.\"\"\"
+
+        f: Annotated[int, Field(ge=0)] = 1
+        "Byzantine clients per round tolerated"
+
+A field states its type, default and range, and in the string below it its meaning. Checks, error
+sentences, JSON schema and reference tables come from it. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic._internal._model_construction import ModelMetaclass
+from pydantic.fields import FieldInfo
+from pydantic_core import core_schema
+
+from fedsdg.next_errors import ConfigError, error_sentence, hint, shortened
+
+T = TypeVar("T")
+P = TypeVar("P", bound="Part")
+
+Several = Annotated[tuple[T, ...], Field(strict=False, min_length=1)]
+"""A list in YAML, a tuple here, with at least one entry."""
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class _PartType(ModelMetaclass):
+    """Let a field take the place of a class attribute of a base, such as a default behaviour."""
+
+    def __new__(mcs, *arguments: Any, **keywords: Any) -> type:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Field name .* shadows an attribute")
+            return super().__new__(mcs, *arguments, **keywords)
+
+
+class Part(BaseModel, metaclass=_PartType):
+    """A frozen model that refuses unknown keys and converts only whole numbers to floats.
+
+    ``class Sgd(Optimiser, name="sgd")`` registers a part, so that configs can name it, under the
+    nearest base that is declared with ``kind=True``, here ``class Optimiser(Part, kind=True)``.
+
+    Raises:
+        ConfigError: A value is missing, unknown or out of range; one sentence.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        arbitrary_types_allowed=True,
+        use_attribute_docstrings=True,
+        defer_build=True,
+    )
+    registered_as: ClassVar[str] = ""
+    "the name by which configs choose it"
+    registry: ClassVar[dict[str, type[Part]]] = {}
+    "the parts of this kind by name"
+
+    def __init_subclass__(cls, name: str = "", kind: bool = False, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.registered_as = name
+        if kind:
+            cls.registry = {}
+        if not name:
+            return
+        known = cls.registry.get(name, cls)
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ConfigError(f"{cls.__qualname__} takes the name {name!r}, which exists; rename it")
+        cls.registry[name] = cls
+
+    def __init__(self, /, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise error_sentence(error, type(self)) from None
+
+    def model_post_init(self, _context: Any, /) -> None:
+        """Check the fields together once each is right by itself."""
+        self.check_fields()
+
+    def check_fields(self) -> None:
+        """Raise ValueError for fields that do not go together; a subclass calls its base's."""
+
+    @classmethod
+    def read(cls, given: Any, place: str = "") -> Self:
+        """Validate plain values.
+
+        Args:
+            given: A mapping of the fields, or an instance.
+            place: Where it stands in a config, for the error.
+
+        Returns:
+            The instance.
+
+        Raises:
+            ConfigError: In one sentence, what is wrong, where, and the closest known name.
+        """
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            raise error_sentence(error, cls, place) from None
+
+    def replaced(self, **values: Any) -> Self:
+        """Return the part with other values of some fields, checked again."""
+        return type(self)(**{**dict(self), **values})
+
+    def overrides(self) -> dict[str, Any]:
+        """Return the fields that differ from the defaults, in JSON's types, and its name.
+
+        It is what is hashed: a field that is added later changes no older hash.
+        """
+        found: dict[str, Any] = {"type": self.registered_as} if self.registered_as else {}
+        for key, info in type(self).model_fields.items():
+            value = getattr(self, key)
+            if info.is_required() or value != info.get_default(call_default_factory=True):
+                found[key] = plain(value)
+        return found
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Marks a field that holds a registered part: ``sgd``, or ``{type: sgd, momentum: 0.9}``."""
+
+    kind: type[Part]
+    key: str = "type"
+    "the key that holds the name"
+    default: str | None = None
+    "the name if the key is left out"
+
+    def read(self, value: Any) -> Part:
+        """Return the part that a config names, or raise ConfigError."""
+        if isinstance(value, self.kind):
+            return value
+        what = self.kind.__name__.lower()
+        if not isinstance(value, str | Mapping):
+            wanted = f"the name of one, or a mapping with a {self.key!r}"
+            raise ConfigError(f"is {shortened(value)}, but must be {wanted}")
+        given = {self.key: value} if isinstance(value, str) else dict(value)
+        name = given.pop(self.key, self.default)
+        if name is None:
+            raise ConfigError(f"is {shortened(value)}, but must name a {self.key!r}")
+        known = self.kind.registry
+        if not isinstance(name, str) or name not in known:
+            raise ConfigError(f"names no known {what}: {shortened(name)}{hint(name, known)}")
+        return known[name].read(given)
+
+    def __get_pydantic_core_schema__(self, *_: Any) -> core_schema.CoreSchema:
+        serializer = core_schema.plain_serializer_function_ser_schema(plain)
+        return core_schema.no_info_plain_validator_function(self.read, serialization=serializer)
+
+    def __get_pydantic_json_schema__(self, _: Any, handler: Any) -> dict[str, Any]:
+        return named_schema(self.kind.registry, handler, self.key)
+
+
+class Ends(Part):
+    """Two ends, where a field may hold a list of numbers or ``{low: 0, high: 1}``."""
+
+    low: Share
+    "the least value"
+    high: Share
+    "the greatest value"
+
+    def check_fields(self) -> None:
+        """Refuse ends in the wrong order."""
+        if self.low > self.high:
+            raise ValueError(f"low = {self.low} is above high = {self.high}; exchange them")
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a field in JSON's types, a part as its overrides."""
+    if isinstance(value, Part):
+        return value.overrides()
+    if isinstance(value, Mapping):
+        return {key: plain(entry) for key, entry in value.items()}
+    return [plain(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+# --- Parameters of parts within parts -------------------------------------------------------------
+
+
+def parameters(*parts: Part) -> dict[str, FieldInfo]:
+    """Return what may be set of parts and of the parts within them.
+
+    Args:
+        parts: Such as the rule, the terms and the personalisation of a method.
+
+    Returns:
+        A field by name, with the part's value as its default.
+
+    Raises:
+        ValueError: Two parts own a parameter of the same name.
+    """
+    found: dict[str, FieldInfo] = {}
+    owners: dict[str, str] = {}
+    for part in parts:
+        for owner, key, info in _owned(part):
+            if key in found:
+                both = f"both {owners[key]} and {owner} own a parameter {key!r}"
+                raise ValueError(f"{both}; rename one of them")
+            owners[key] = owner
+            found[key] = info
+    return found
+
+
+def _owned(part: Part) -> Iterator[tuple[str, str, FieldInfo]]:
+    for key, value in part:
+        if isinstance(value, Part) and not isinstance(value, Ends):
+            yield from _owned(value)
+        else:
+            info = copy.copy(type(part).model_fields[key])
+            info.default = value
+            info.default_factory = None
+            yield type(part).__name__, key, info
+
+
+def with_parameters(part: P, values: Mapping[str, Any]) -> P:
+    """Return a part with other values of its parameters, and of those of the parts within it."""
+    changed: dict[str, Any] = {}
+    for key, value in part:
+        if isinstance(value, Part) and not isinstance(value, Ends):
+            inner = with_parameters(value, values)
+            if inner is not value:
+                changed[key] = inner
+        elif key in values:
+            changed[key] = values[key]
+    return part.replaced(**changed) if changed else part
+
+
+def checked(
+    given: Mapping[str, Any], known: Mapping[str, FieldInfo], place: str = ""
+) -> dict[str, Any]:
+    """Return given values of parameters in their proper types.
+
+    Args:
+        given: Values by name.
+        known: The parameters that there are.
+        place: Where the values stand, for the error.
+
+    Raises:
+        ConfigError: An unknown name, or a value that its parameter does not allow.
+    """
+    fields: dict[str, Any] = {key: (info.rebuild_annotation(), info) for key, info in known.items()}
+    model = create_model("Parameters", __base__=Part, **fields)
+    values = model.read(dict(given), place)
+    return {key: getattr(values, key) for key in given}
+
+
+# --- Words ----------------------------------------------------------------------------------------
+
+
+def canonical(value: Any) -> str:
+    """Return JSON with sorted keys and no spare spaces, the form that is hashed."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def named_schema(known: Mapping[str, type[Part]], handler: Any, key: str) -> dict[str, Any]:
+    """Return the JSON schema of a name, or of a mapping that holds one under ``key``."""
+    cases: list[dict[str, Any]] = [{"enum": list(known)}]
+    for name, model in known.items():
+        model.model_rebuild()
+        schema = handler.resolve_ref_schema(handler(model.__pydantic_core_schema__))
+        cases.append({**schema, "properties": {**schema["properties"], key: {"const": name}}})
+    return {"anyOf": cases}
