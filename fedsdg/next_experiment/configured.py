@@ -23,6 +23,16 @@ NUMERICS = 1
 
 
 @dataclass(frozen=True)
+class Interval:
+    """The values from low to high, evenly spread over their logarithm or as they are."""
+
+    low: float
+    high: float
+    log: bool
+    whole: bool = False
+
+
+@dataclass(frozen=True)
 class Task:
     """One run, and where everything that it needs lies."""
 
@@ -120,7 +130,10 @@ def axes_of(config: Config, label: str) -> dict[str, Any]:
     """Return the search space of a row: parameter → tuple of choices, or interval."""
     space = config.search.space.get(label, {})
     return {
-        name: axis.values if isinstance(axis, Choices) else axis for name, axis in space.items()
+        name: axis.values
+        if isinstance(axis, Choices)
+        else Interval(axis.low, axis.high, axis.scale == "log", axis.integer)
+        for name, axis in space.items()
     }
 
 

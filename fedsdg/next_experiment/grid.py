@@ -45,7 +45,7 @@ def run_grid(
     tasks = selected(list(tasks_of(config)), only)
     places = _environments(config, jobs)
     failures = []
-    with Progress(config.experiment) as progress, _stopped_with_a_sentence(progress):
+    with Progress(config.experiment) as progress, stopped_with_a_sentence(progress):
         keys = prepare(config, tasks, places, progress)
         left = [
             task
@@ -88,7 +88,7 @@ def run_here(config: Config, task: Task, *, trace: int = 0) -> str | None:
 
     # First of all, so that what cannot be had or divided is known before anything is trained.
     get_or_make(task)
-    with Progress(task.title) as progress:
+    with Progress(config.experiment) as progress:
         for note in loaded_images(task.source).notes:
             progress.say(note)
         make_backbone(config)
@@ -134,7 +134,7 @@ def _environments(config: Config, jobs: int) -> list[dict[str, str]]:
 
 
 @contextlib.contextmanager
-def _stopped_with_a_sentence(progress: Progress) -> Iterator[None]:
+def stopped_with_a_sentence(progress: Progress) -> Iterator[None]:
     """Let SIGINT and SIGTERM raise ``Stopped`` with a sentence on what is kept."""
     try:
         with stopped_by_signals():

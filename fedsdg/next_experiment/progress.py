@@ -103,7 +103,7 @@ class Progress:
 
     def _time_left(self) -> str:
         """Return what is left if it takes as long as what was done; nothing if it is unknown."""
-        done, total = self._bar.n, self._bar.total
+        done, total = self._bar.n, self._bar.total or 0
         if not 0 < done < total:
             return ""
         seconds = (time.monotonic() - self._began) * (total - done) / done

@@ -107,6 +107,12 @@ def _make(target: Path, run: Callable[[Path], None]) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def stored_run(key: str) -> Path | None:
+    """Return the folder of a stored run whose files are as they were written, else None."""
+    folder = store_folder("runs") / key
+    return folder if _is_whole(folder) else None
+
+
 def _is_whole(folder: Path) -> bool:
     return folder.is_dir() and files.changed_file(folder) is None
 
@@ -116,15 +122,16 @@ def _require_writable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OSError(error.errno, _unwritable(folder, error.strerror)) from None
+        raise _unwritable(folder, error.errno or errno.EIO) from None
     if not os.access(folder, os.W_OK):
-        raise PermissionError(errno.EACCES, _unwritable(folder, os.strerror(errno.EACCES)))
+        raise _unwritable(folder, errno.EACCES)
 
 
-def _unwritable(folder: Path, reason: str) -> str:
-    return (
-        f"the store {folder} cannot be written to ({reason}); make it writable, or name another "
-        f"folder in the environment variable {STORE}"
+def _unwritable(folder: Path, number: int) -> OSError:
+    return OSError(
+        number,
+        f"the store {folder} cannot be written to ({os.strerror(number)}); make it writable, or "
+        f"name another folder in the environment variable {STORE}",
     )
 
 

@@ -1,0 +1,225 @@
+"""One run: the same bytes however often it was interrupted, and a record of each failure."""
+
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from fedsdg.files import changed_file, read_json
+from fedsdg.next_experiment import runs
+from fedsdg.next_experiment.configured import tasks_of
+from fedsdg.next_experiment.grid import run_here
+from fedsdg.next_experiment.interruption import Stopped, stopped_by_signals
+from fedsdg.next_experiment.store import RECORDS, store_folder
+from tests.next_experiment.conftest import CONFIG, TINY, python, tiny
+
+SAME = ("rounds.parquet", "clients.parquet", "result.json", "models.safetensors")
+"""The files of a run that hold no times."""
+CONFLICTS = "conditions={label_conflict: {share: 0.5}, compute: {deadline: 40}}"
+SETTINGS = ["training.save=selected", "federation.rounds=12", "checkpoint_seconds=0", CONFLICTS]
+
+
+def first(*settings: str):
+    config = tiny(*settings)
+    return config, next(tasks_of(config))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in SAME if (folder / name).is_file()}
+
+
+def interrupted(task, round_: int):
+    """Return a progress that stops a run as a signal does, after a round."""
+
+    def progress(record):
+        if record["round"] == round_:
+            signal.raise_signal(signal.SIGTERM)
+
+    return progress
+
+
+def test_a_run_is_recorded_with_its_names(folder):
+    config, task = first()
+    assert run_here(config, task) is None
+    result = read_json(task.folder / "result.json")
+    assert result["status"] == "ok" and result["label"] == "fedsdg" and result["rounds"] == 4
+    assert changed_file(task.folder) is None
+    key = read_json(task.folder / "provenance.json")["address"]
+    assert [file.name for file in store_folder("runs").iterdir()] == [key]
+    assert [*store_folder("checkpoints").iterdir()] == []
+
+
+def test_a_finished_run_is_taken_from_the_store(folder, monkeypatch):
+    config, task = first()
+    run_here(config, task)
+    before = contents(task.folder)
+    (task.folder / "result.json").unlink()
+    monkeypatch.setattr(runs, "train", None)
+    assert run_here(config, task) is None
+    assert contents(task.folder) == before
+
+
+@pytest.mark.parametrize("round_", [1, 7, 12])
+def test_a_stopped_run_goes_on_with_the_same_bytes(folder, monkeypatch, round_):
+    config, task = first(*SETTINGS)
+    run_here(config, task)
+    undisturbed = contents(task.folder)
+    assert len(undisturbed) == len(SAME)
+    monkeypatch.setenv("FEDSDG_STORE", "other")
+    with pytest.raises(Stopped, match=f"goes on after round {round_}"):
+        runs.execute(task, interrupted(task, round_))
+    assert runs.execute(task) is None
+    assert contents(task.folder) == undisturbed
+    assert read_json(task.folder / "provenance.json")["resumed_after"] == [round_]
+
+
+CHILD = """
+from pathlib import Path
+from fedsdg.experiment.config_files import load_config
+from fedsdg.next_experiment.configured import tasks_of
+from fedsdg.next_experiment.grid import run_here
+
+config = load_config([Path("{config}"), Path("tiny.yaml")], {settings})
+task = next(tasks_of(config))
+print("started", flush=True)
+run_here(config, task)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_survives_signals_at_any_moment(folder, number):
+    settings = [*SETTINGS, "federation.rounds=60"]
+    config, task = first(*settings)
+    run_here(config, task)
+    undisturbed = contents(task.folder)
+    (folder / "again").mkdir()
+    (folder / "again/tiny.yaml").write_text(yaml.safe_dump(TINY))
+    script = folder / "again/child.py"
+    script.write_text(CHILD.format(config=CONFIG, settings=settings))
+    for k in range(20):
+        child = python(script, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        child.stdout.readline()
+        try:
+            if child.wait(0.15 + 0.21 * k) == 0:
+                break
+        except subprocess.TimeoutExpired:
+            child.send_signal(number)
+            child.wait(20)
+    else:
+        pytest.fail("it never came to its end")
+    assert k > 1
+    assert contents(folder / "again" / task.folder) == undisturbed
+    left = [file for file in (folder / "again/.fedsdg").glob("*/*") if file.name.startswith(".")]
+    assert left == [] and [*(folder / "again/.fedsdg/checkpoints").iterdir()] == []
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(folder):
+    config, task = first(*SETTINGS)
+    run_here(config, task)
+    undisturbed = contents(task.folder)
+    for stored in store_folder("runs").iterdir():
+        stored.rename("moved")
+    with pytest.raises(Stopped):
+        runs.execute(task, interrupted(task, 9))
+    files = sorted(store_folder("checkpoints").glob("*/round~*"), key=lambda f: f.name)
+    assert len(files) == 2
+    newest = max(files, key=lambda file: int(file.name.split("~")[1]))
+    newest.write_bytes(newest.read_bytes()[:-9])
+    assert runs.execute(task) is None
+    assert contents(task.folder) == undisturbed
+
+
+def test_a_failed_run_is_a_record_with_its_sentence(folder):
+    config, task = first("training.eta_g=1e30", "training.optimiser=sgd", "training.clip_norm=1e30")
+    sentence = run_here(config, task)
+    assert sentence.startswith("FloatingPointError: ") and "eta_g" in sentence
+    result = read_json(task.folder / "result.json")
+    assert (result["status"], result["error"]) == ("failed", sentence)
+    assert result["config"]["training"]["eta_g"] == 1e30
+    assert changed_file(task.folder) is None
+    assert all((task.folder / name).is_file() for name in RECORDS)
+    assert [*store_folder("runs").iterdir()] == []
+    assert [*store_folder("checkpoints").iterdir()] == []
+
+
+def test_a_run_that_the_machine_fails_keeps_its_checkpoints(folder):
+    config, task = first(*SETTINGS)
+
+    def full(record):
+        if record["round"] == 3:
+            raise MemoryError
+
+    run_here(config, replace(task, folder=Path("other")))
+    undisturbed = contents(Path("other"))
+    for stored in store_folder("runs").iterdir():
+        stored.rename("moved")
+    assert "MemoryError" in runs.execute(task, full)
+    assert runs.execute(task) is None
+    assert contents(task.folder) == undisturbed
+    assert read_json(task.folder / "provenance.json")["resumed_after"] == [2]
+
+
+def test_a_full_disk_is_mentioned_once_and_the_run_goes_on(folder, monkeypatch, capsys):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    config, task = first("checkpoint_seconds=0")
+    monkeypatch.setattr("fedsdg.federation.checkpoints.write_bytes", full)
+    assert run_here(config, task) is None
+    assert capsys.readouterr().err.count("no checkpoint could be saved") == 1
+
+
+def test_a_partition_of_another_run_is_refused(folder):
+    config, task = first()
+    run_here(config, task)
+    other = replace(task, run=replace(task.run, seed=1))
+    sentence = runs.execute(other)
+    assert "another seed (0, not 1)" in sentence and "fedsdg partition" in sentence
+
+
+def test_global_settings_are_as_before(folder):
+    config, task = first("training.threads=1")
+    before = torch.get_num_threads()
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    torch.set_num_threads(2)
+    try:
+        run_here(config, task)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+# --- Signals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_counts(number):
+    with pytest.raises(Stopped) as stop, stopped_by_signals():
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+    assert stop.value.exit_code == 128 + number
+
+
+def test_a_step_is_not_broken_off():
+    done = []
+    with pytest.raises(Stopped), stopped_by_signals(at_once=False) as check:
+        signal.raise_signal(signal.SIGTERM)
+        done.append("step")
+        check()
+        done.append("not reached")
+    assert done == ["step"]
+
+
+def test_a_signal_in_the_last_step_still_ends_the_process():
+    with pytest.raises(Stopped), stopped_by_signals(at_once=False):
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(0)
