@@ -1,0 +1,63 @@
+"""``federation.clients: all``: as many clients as a column has values with enough samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedsdg.data.sources import Source
+from fedsdg.next_errors import ConfigError
+
+
+def natural_clients(
+    datasets: Sequence[str | Source], skews: Sequence[str], min_samples: int
+) -> int:
+    """Return how many clients a natural partition has.
+
+    Args:
+        datasets: Names, or descriptions of a user's own images, which alone have columns.
+        skews: Those of the config.
+        min_samples: Training samples that a client needs.
+
+    Raises:
+        ConfigError: No skew names a column, a data set lacks it, or columns and data sets differ in
+            their numbers: paths and runs hold one number of clients.
+    """
+    from fedsdg.data.partition import large_enough
+    from fedsdg.data.reading import survey
+
+    place = "federation.clients"
+    columns = [skew.partition("~")[2] for skew in skews if skew.startswith("column~")]
+    if not columns:
+        raise ConfigError(
+            "is all, but no skew says which column the clients are told apart by; add "
+            "'column~NAME' to skews, or give a number",
+            place,
+        )
+    counts: dict[str, int] = {}
+    for dataset in datasets:
+        known = {} if isinstance(dataset, str) else survey(dataset).columns
+        name = dataset if isinstance(dataset, str) else dataset.name
+        for column in columns:
+            if column not in known:
+                raise ConfigError(
+                    f"is all, but the data set {name!r} has no column {column!r} of texts or whole "
+                    f"numbers; its columns are {', '.join(map(repr, known)) or 'none'}",
+                    place,
+                )
+            assert isinstance(dataset, Source)
+            values = known[column]
+            trained = values._replace(codes=values.codes[~survey(dataset).test])
+            counts[f"{name} by {column}"] = len(large_enough(trained, min_samples))
+    if len(set(counts.values())) > 1:
+        numbers = ", ".join(f"{count} for {name}" for name, count in counts.items())
+        raise ConfigError(
+            f"is all, which is {numbers}; make them experiments of their own", place
+        )
+    count = next(iter(counts.values()))
+    if count < 1:
+        raise ConfigError(
+            f"is all, but no value of {columns[0]!r} has {min_samples} samples; lower "
+            "partition.min_samples",
+            place,
+        )
+    return count
