@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,22 @@ def python(script: Path, **options: object) -> subprocess.Popen:
         text=True,
         **options,
     )
+
+
+def ended(process: int) -> bool:
+    """Whether a process has ended, or is a zombie that nobody has waited for."""
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def wait_until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 @pytest.fixture

@@ -3,53 +3,18 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 
 from fedsdg.next_experiment.workers import ALLOCATOR, Failed, environments, run_tasks, visible_gpus
-from tests.next_experiment.conftest import python
-
-
-def do(task, note):
-    """Do what a task says."""
-    if task == "raise":
-        raise ValueError("it cannot work")
-    if task == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if task == "exit":
-        sys.exit(3)
-    if task == "sleep":
-        note(os.getpid())
-        time.sleep(60)
-    if task == "environment":
-        time.sleep(0.3)  # so that the other worker takes the next task
-        return os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ["OMP_NUM_THREADS"]
-    for k in range(3):
-        note(k)
-    return f"done {task}"
+from tests.next_experiment.conftest import ended, python, wait_until
+from tests.next_experiment.tasks import do
 
 
 def outcomes(tasks, count=2, on_note=lambda *_: None):
     with run_tasks(do, tasks, environments("cpu", 1, count), on_note) as found:
         return dict(found)
-
-
-def ended(process: int) -> bool:
-    """Whether a process has ended, or is a zombie that nobody has waited for."""
-    try:
-        with open(f"/proc/{process}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-def wait_until(condition, seconds=20):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -110,7 +75,7 @@ def test_leaving_the_block_ends_workers_at_once():
 
 PARENT = """
 from fedsdg.next_experiment.workers import run_tasks
-from tests.next_experiment.test_workers import do
+from tests.next_experiment.tasks import do
 
 if __name__ == "__main__":
     with run_tasks(do, ["sleep", "sleep"], [{}, {}], lambda _, n: print(n, flush=True)) as found:

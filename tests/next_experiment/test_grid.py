@@ -1,0 +1,184 @@
+"""A grid: what is run, in which order, what is finished, and what a fault costs."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedsdg.files import changed_file, read_json
+from fedsdg.next_experiment import grid
+from fedsdg.next_experiment.configured import tasks_of
+from fedsdg.next_experiment.grid import GridError, run_grid, selected
+from fedsdg.next_experiment.store import RECORDS, store_folder
+from fedsdg.next_experiment.workers import Failed
+from tests.next_experiment.conftest import CONFIG, TINY, ended, python, tiny, wait_until
+
+
+def records(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Return the bytes and the time of every file of results."""
+    files = [file for file in sorted(folder.glob("results/runs/**/*.*")) if file.is_file()]
+    return {str(file): (file.read_bytes(), file.stat().st_mtime_ns) for file in files}
+
+
+# --- What is run ----------------------------------------------------------------------------------
+
+
+def test_the_first_seed_of_every_method_comes_first(folder):
+    order = [
+        (t.identity["seed"], t.identity["label"], t.identity["skew"]) for t in tasks_of(tiny())
+    ]
+    skews, methods = ("dirichlet~1.0", "iid"), ("fedsdg", "fedavg")
+    assert order == [(n, m, s) for n in (0, 1) for m in methods for s in skews]
+
+
+def test_results_lie_where_the_config_says(folder):
+    config = tiny()
+    places = {str(task.folder) for task in tasks_of(config)}
+    assert places == {f"results/runs/tiny/{place}" for place in config.run_folders()}
+
+
+@pytest.mark.parametrize(
+    ("only", "count"),
+    [
+        ([], 8),
+        (["seed~1"], 4),
+        (["fedsdg", "seed~1"], 2),
+        (["fedsdg", "fedavg", "iid"], 4),
+        (["digits"], 8),
+    ],
+)
+def test_words_of_a_kind_are_alternatives_and_kinds_restrict(folder, only, count):
+    chosen = selected(list(tasks_of(tiny())), only)
+    assert len(chosen) == count
+    for kind in ({"seed~0", "seed~1"}, {"fedsdg", "fedavg"}, {"iid", "dirichlet~1.0"}):
+        for task in chosen:
+            names = {*map(str, task.identity.values()), f"seed~{task.identity['seed']}"}
+            assert not kind & set(only) or kind & set(only) & names
+
+
+def test_a_word_that_names_nothing_is_an_error(folder):
+    with pytest.raises(ValueError, match="--only: 'fedsgd' names nothing .*mean 'fedsdg'"):
+        selected(list(tasks_of(tiny())), ["fedsgd"])
+
+
+# --- One real grid --------------------------------------------------------------------------------
+
+
+def test_a_grid_and_the_same_grid_again(folder, forked, capsys):
+    config = tiny()
+    assert run_grid(config, jobs=2) == []
+    log = capsys.readouterr().err
+    assert "[8/8]" in log and "accuracy=" in log and "round 4/4" in log and " left" in log
+    for task in tasks_of(config):
+        assert changed_file(task.folder) is None
+        result = read_json(task.folder / "result.json")
+        assert {**result, **task.identity, "status": "ok"} == result
+    before = records(folder)
+    assert run_grid(config) == []
+    assert records(folder) == before
+    assert "8 runs, 8 of them finished before" in capsys.readouterr().err
+    # Alone or side by side, each run has the same bytes.
+    for stored in store_folder("runs").iterdir():
+        for name in RECORDS:
+            (stored / name).unlink()
+    victim = next(tasks_of(config)).folder
+    (victim / "result.json").write_text("{}")
+    assert run_grid(config) == []
+    same = ("rounds.parquet", "clients.parquet", "result.json")
+    after = records(folder)
+    assert {k: v[0] for k, v in after.items() if k.endswith(same)} == {
+        k: v[0] for k, v in before.items() if k.endswith(same)
+    }
+    assert {k for k in after if after[k] != before[k]} <= {str(folder / f) for f in victim.iterdir()}
+
+
+def test_a_failed_run_is_a_line_and_the_others_are_done(folder, forked):
+    methods = "methods=[{type: fedavg, name: wild, eta_g: 1.0e+30, optimiser: sgd}, fedavg]"
+    config = tiny(methods, "skews=[iid]", "seeds=[0]", "training.clip_norm=1.0e+30")
+    [line] = run_grid(config)
+    assert "wild" in line and "FloatingPointError" in line
+    statuses = {t.identity["label"]: read_json(t.folder / "result.json") for t in tasks_of(config)}
+    assert statuses["wild"]["status"] == "failed" and statuses["fedavg"]["status"] == "ok"
+    assert line.endswith(statuses["wild"]["error"])
+
+
+def test_a_killed_worker_is_a_failed_run(folder, forked):
+    config = tiny("skews=[iid]", "seeds=[0]")
+    task = next(tasks_of(config))
+    sentence = grid._recorded(task, Failed("killed", "its process ended by signal 9"))
+    result = read_json(task.folder / "result.json")
+    assert result["status"] == "failed" and result["error"] == sentence
+    assert run_grid(config) == []
+    assert read_json(task.folder / "result.json")["status"] == "ok"
+
+
+def test_a_data_set_that_cannot_be_had_ends_the_grid(folder, forked):
+    config = tiny("partition.min_samples=5000")
+    with pytest.raises(GridError, match="partition .*min_samples"):
+        run_grid(config)
+    assert not Path("results/runs").exists()
+
+
+def test_no_run_is_started_when_time_is_up(folder, forked, capsys):
+    assert run_grid(tiny(), minutes=0.0) == []
+    assert "time is up: 8 runs are left" in capsys.readouterr().err
+    assert not Path("results/runs").exists()
+
+
+GRID = """
+from pathlib import Path
+from fedsdg.experiment.config_files import load_config
+from fedsdg.next_experiment.grid import run_grid
+
+if __name__ == "__main__":
+    config = load_config([Path("{config}"), Path("tiny.yaml")], {settings})
+    run_grid(config, jobs=2)
+"""
+
+
+def workers_of(process: int) -> list[int]:
+    """Return the children of a process that are workers."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            command = (entry / "cmdline").read_text()
+        except OSError:
+            continue
+        if int(parent) == process and "spawn_main" in command:
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_grid_goes_on_with_the_same_bytes(folder, forked, number):
+    settings = ["skews=[iid]", "federation.rounds=30", "checkpoint_seconds=0"]
+    config = tiny(*settings)
+    run_grid(config, jobs=2)
+    again = folder / "again"
+    again.mkdir()
+    (again / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    script = again / "grid.py"
+    script.write_text(GRID.format(config=CONFIG, settings=settings))
+    process = python(script, stderr=subprocess.PIPE)
+    for line in process.stderr:
+        if "round 6/30" in line:
+            break
+    children = workers_of(process.pid)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert children
+    wait_until(lambda: all(ended(child) for child in children))
+    os.chdir(again)
+    run_grid(tiny(*settings), jobs=2)
+    same = ("rounds.parquet", "clients.parquet", "result.json")
+    made, undisturbed = (
+        {k: v[0] for k, v in records(place).items() if k.endswith(same)}
+        for place in (again, folder)
+    )
+    names = {k.partition("results/")[2]: v for k, v in made.items()}
+    assert names == {k.partition("results/")[2]: v for k, v in undisturbed.items()}
