@@ -27,6 +27,7 @@ class ConfigError(ValueError):
         super().__init__(f"{place}{between}{text}" if place else text.removeprefix(": "))
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, str]]:
+        """Let workers send it to their parent."""
         return type(self), (self.text, self.place)
 
     def within(self, outer: str) -> ConfigError:
@@ -53,12 +54,12 @@ _FORMS = {
     "dict": "is {value}, but must be a mapping of keys to values",
 }
 _NUMERIC = ("int_type", "float_type")
+_OF_ENTRIES = ("type", "name")
+"""Keys of every entry of ``methods``, which a misspelt parameter hardly meant."""
 _YAML_HINT = " (YAML reads 1e-4 as text: write 0.0001 or 1.0e-4)"
 
 
-def error_sentence(
-    error: ValidationError, model: type[BaseModel], place: str = ""
-) -> ConfigError:
+def error_sentence(error: ValidationError, model: type[BaseModel], place: str = "") -> ConfigError:
     """Turn the first error of pydantic into one sentence.
 
     Args:
@@ -85,11 +86,12 @@ def error_sentence(
     form = _FORMS.get(kind) or _FORMS.get(kind.partition("_")[0], f"is {{value}}: {first['msg']}")
     fields = getattr(owner, "model_fields", {})
     meaning = getattr(fields.get(key), "description", None)
-    close = hint(key, fields) if kind == "extra_forbidden" else ""
+    known = [name for name in fields if name not in _OF_ENTRIES or not {*_OF_ENTRIES} <= {*fields}]
+    close = hint(key, known) if kind == "extra_forbidden" else ""
     if kind == "literal_error":
         close = _close_choice(first["input"], str(context["expected"]))
     value = first["input"]
-    is_text = isinstance(value, str) and kind in _NUMERIC
+    is_text = kind in _NUMERIC and _is_number(value)
     text = form.format(
         value=f"the text {shortened(value)}" if is_text else shortened(value),
         key=key,
@@ -98,6 +100,14 @@ def error_sentence(
         **context,
     )
     return ConfigError(text + _YAML_HINT if is_text else text, place)
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number that YAML took for a text."""
+    try:
+        return isinstance(value, str) and float(value) is not None
+    except ValueError:
+        return False
 
 
 def _rounded(value: Any) -> Any:

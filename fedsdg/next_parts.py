@@ -71,6 +71,7 @@ class Part(BaseModel, metaclass=_PartType):
     "the parts of this kind by name"
 
     def __init_subclass__(cls, name: str = "", kind: bool = False, **more: Any) -> None:
+        """Register the part, or begin a kind."""
         super().__init_subclass__(**more)
         cls.registered_as = name
         if kind:
@@ -79,7 +80,9 @@ class Part(BaseModel, metaclass=_PartType):
             return
         known = cls.registry.get(name, cls)
         if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ConfigError(f"{cls.__qualname__} takes the name {name!r}, which exists; rename it")
+            raise ConfigError(
+                f"{cls.__qualname__} takes the name {name!r}, which exists; rename it"
+            )
         cls.registry[name] = cls
 
     def __init__(self, /, **values: Any) -> None:
@@ -159,10 +162,12 @@ class Chosen:
         return known[name].read(given)
 
     def __get_pydantic_core_schema__(self, *_: Any) -> core_schema.CoreSchema:
+        """Validate by ``read``."""
         serializer = core_schema.plain_serializer_function_ser_schema(plain)
         return core_schema.no_info_plain_validator_function(self.read, serialization=serializer)
 
     def __get_pydantic_json_schema__(self, _: Any, handler: Any) -> dict[str, Any]:
+        """Return the names, and the fields of each part."""
         return named_schema(self.kind.registry, handler, self.key)
 
 

@@ -171,7 +171,11 @@ def not_compiled(
         if value != needed:
             return f"it needs {key}: {needed}, not {value}"
     if isinstance(backbone, Shape):
-        widths = (backbone.dim, backbone.dim // backbone.heads, int(backbone.dim * backbone.mlp_ratio))
+        widths = (
+            backbone.dim,
+            backbone.dim // backbone.heads,
+            int(backbone.dim * backbone.mlp_ratio),
+        )
         if any(width % LANES for width in widths):
             return (
                 f"it needs tokens, heads and hidden layers of multiples of {LANES} numbers, and "

@@ -50,9 +50,7 @@ def natural_clients(
             counts[f"{name} by {column}"] = len(large_enough(trained, min_samples))
     if len(set(counts.values())) > 1:
         numbers = ", ".join(f"{count} for {name}" for name, count in counts.items())
-        raise ConfigError(
-            f"is all, which is {numbers}; make them experiments of their own", place
-        )
+        raise ConfigError(f"is all, which is {numbers}; make them experiments of their own", place)
     count = next(iter(counts.values()))
     if count < 1:
         raise ConfigError(

@@ -20,8 +20,8 @@ from fedsdg.next_config.backbones import Backbone, kernel_of, not_compiled
 from fedsdg.next_config.clients import natural_clients
 from fedsdg.next_config.entries import Entry, entries_schema, read_entries, with_tuned
 from fedsdg.next_config.run import Run
-from fedsdg.next_config.sections import Adapters, Conditions, Federation, Training
 from fedsdg.next_config.search import Axis, Search, read_space
+from fedsdg.next_config.sections import Adapters, Conditions, Federation, Training
 from fedsdg.next_config.values import (
     Name,
     Names,
@@ -59,7 +59,7 @@ class Scenario(Part):
         """Refuse clients of its own."""
         if "clients" in (self.federation or {}):
             raise ValueError(
-                "federation.clients: scenarios share their clients; make it an experiment of its own"
+                "federation.clients: scenarios share them; make it an experiment of its own"
             )
 
 
@@ -131,7 +131,9 @@ class Config(Part):
     "of the frozen backbone"
     conditions: Annotated[Conditions, BeforeValidator(lambda given: given or {})] = Conditions()
     "what runs have to cope with"
-    scenarios: Annotated[dict[Name, Scenario], BeforeValidator(lambda v: without_null(v or {}))] = {}
+    scenarios: Annotated[dict[Name, Scenario], BeforeValidator(without_null)] = Field(
+        default_factory=dict
+    )
     "name → what it changes; null removes one of a file below"
     methods: Annotated[tuple[Entry, ...], Reads(read_entries, entries_schema)]
     "names, or mappings `{type: …, name: …, parameter: …}`"
@@ -368,7 +370,7 @@ class Config(Part):
         return self if raw == self._raw else Config.read(raw)
 
     def runs(self) -> Iterator[Run]:
-        """Yield all runs of the grid seed by seed, so that the first is complete before the next."""
+        """Yield all runs of the grid, seed by seed."""
         datasets = tuple(map(dataset_name, self.datasets))
         cells = itertools.product(self.seeds, datasets, self.settings, range(len(self.methods)))
         for seed, dataset, setting, position in cells:

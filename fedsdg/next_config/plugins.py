@@ -17,12 +17,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedsdg.methods.families import METHODS as OWN_METHODS
 from fedsdg.data.sources import DATASETS as OWN_DATASETS
 from fedsdg.federation.conditions.attack import Attack
 from fedsdg.federation.conditions.condition import Condition
 from fedsdg.federation.losses import Loss
 from fedsdg.federation.optimisers import Optimiser
+from fedsdg.methods.families import METHODS as OWN_METHODS
 from fedsdg.next_errors import ConfigError
 from fedsdg.next_methods.method import Method
 from fedsdg.next_parts import Part
@@ -72,7 +72,9 @@ def load(place: str) -> Plugin:
     except Exception as error:
         _forget(_names() - before)
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ConfigError(f"names {place}, which is no plugin: {text}{_line(error, path)}") from error
+        raise ConfigError(
+            f"names {place}, which is no plugin: {text}{_line(error, path)}"
+        ) from error
     METHODS.update(getattr(module, "METHODS", {}))
     DATASETS.update(getattr(module, "DATASETS", {}))
     source = Path(str(module.__file__))

@@ -66,9 +66,7 @@ class Search(Part):
             )
 
 
-def read_space(
-    space: Mapping[str, Any], entries: tuple[Entry, ...]
-) -> dict[str, dict[str, Axis]]:
+def read_space(space: Mapping[str, Any], entries: tuple[Entry, ...]) -> dict[str, dict[str, Axis]]:
     """Return the axes of each method's space.
 
     A label may also be the type of a method that no entry has: a config that is laid over another
@@ -140,5 +138,3 @@ def _checked(value: Any, kind: str, key: str, place: str) -> Any:
         return getattr(settings_of(kind).read({"type": kind, key: value}), key)
     except ConfigError as error:
         raise ConfigError(error.text, place) from None
-
-

@@ -208,9 +208,7 @@ class Conditions(Part):
     benchmark_images: Count | None = None
     """so many samples are for a server that has data of its own (FOCUS): taken from the clients'
     training samples, or, with `partition.test: by-seed`, out of the global test set"""
-    others: Annotated[
-        tuple[Annotated[Condition, Chosen(Condition)], ...], Field(strict=False)
-    ] = ()
+    others: Annotated[tuple[Annotated[Condition, Chosen(Condition)], ...], Field(strict=False)] = ()
     "conditions of plugins, in the order in which they act: `[{type: night, share: 0.3}]`"
 
     def check_fields(self) -> None:

@@ -22,15 +22,17 @@ _SKEWS = ("dirichlet", "quantity", "classes", "column", "iid")
 
 @dataclass(frozen=True)
 class Reads:
-    """Marks a field whose value a function reads; ``schema`` is the JSON schema of what it takes."""
+    """Marks a field whose value a function reads; ``schema`` is the schema of what it takes."""
 
     function: Callable[[Any], Any]
     schema: Callable[[Any], dict[str, Any]] = lambda _: {}
 
     def __get_pydantic_core_schema__(self, *_: Any) -> core_schema.CoreSchema:
+        """Validate by the function."""
         return core_schema.no_info_plain_validator_function(self.function)
 
     def __get_pydantic_json_schema__(self, _: Any, handler: Any) -> dict[str, Any]:
+        """Return what the function takes."""
         return self.schema(handler)
 
 
@@ -56,7 +58,9 @@ def require_skew(text: str) -> str:
         close = hint(kind, _SKEWS)
         if "did you mean" in close and kind not in _SKEWS:
             known = close.split("'")[1]
-            raise ConfigError(f": {text!r} is no skew; did you mean {known + sign + rest!r}?") from None
+            raise ConfigError(
+                f": {text!r} is no skew; did you mean {known + sign + rest!r}?"
+            ) from None
         raise ConfigError(f": {error}") from None
 
 
@@ -91,7 +95,9 @@ def _listed(value: Any) -> Any:
 
 
 def without_null(value: Any) -> Any:
-    """Return a mapping without the entries that a file laid over others sets to null."""
+    """Return a mapping without entries that a file laid over others sets to null; null is {}."""
+    if value is None:
+        return {}
     if not isinstance(value, Mapping):
         return value
     return {key: entry for key, entry in value.items() if entry is not None}

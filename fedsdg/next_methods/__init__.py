@@ -1,0 +1,1 @@
+"""The methods, one family a file: what each is made of."""

@@ -62,13 +62,13 @@ class Method:
     "raise it when only this method's numbers change; it is part of the address of its runs"
 
     def __post_init__(self) -> None:
+        """Refuse parts of the wrong kind, and fixed names that no part has."""
         kinds = [("rule", self.rule, Rule), ("personalisation", self.personalisation, Part)]
         kinds += [("term", term, Term) for term in self.objective]
         for what, part, kind in kinds:
             if isinstance(part, type):
-                raise ValueError(
-                    f"{self.title}: its {what} is the class {part.__name__}; write {part.__name__}()"
-                )
+                name = part.__name__
+                raise ValueError(f"{self.title}: its {what} is the class {name}; write {name}()")
             if not isinstance(part, kind):
                 raise ValueError(
                     f"{self.title}: its {what} is a {type(part).__name__}, but must be a "

@@ -35,8 +35,8 @@ NAMES = {
     "Corruption": "corruption",
     "LabelFlip": "label-flip",
 }
-KINDS = ("Attack", "Loss", "RowOptimiser")
-BASES = (*KINDS, "Rule", "Term", "Personalisation", "Condition", "DataSharing")
+KINDS = ("Attack", "Condition", "Loss", "RowOptimiser")
+BASES = (*KINDS, "Rule", "Term", "Personalisation", "DataSharing")
 TYPES = {"decoupled": "bool", "own_optimiser": "str", "gate_samples": "str"}
 GONE = ("up", "down", "client_cost", "server_cost")
 PHASES = ("Turn", "SHARED", "PRIVATE", "BOTH", "Phase")
@@ -59,7 +59,11 @@ PATCHES = [
     ),
     ("federation/optimisers.py", " adam_step(", " models.adam_step("),
     ("federation/optimisers.py", " root(", " models.root("),
-    ("federation/terms.py", "from fedsdg.models import sigmoid, views", "from fedsdg import models"),
+    (
+        "federation/terms.py",
+        "from fedsdg.models import sigmoid, views",
+        "from fedsdg import models",
+    ),
     ("federation/terms.py", " sigmoid(", " models.sigmoid("),
     ("federation/terms.py", " views(", " models.views("),
     ("federation/losses.py", "from torch.nn.functional import cross_entropy, log_softmax\n", ""),
@@ -135,7 +139,7 @@ PATCHES = [
         "            return given\n"
         '        attack = {key: value for key, value in given.items() if key != "share"}\n'
         '        shares = {key: value for key, value in given.items() if key == "share"}\n'
-        '        return {"attack": attack, **shares}\n\n'
+        '        return {"attack": Chosen(Attack).read(attack), **shares}\n\n'
         "    def count(self, num_clients: int)",
     ),
     (
@@ -159,7 +163,11 @@ PATCHES = [
         "**(asdict(made) if is_dataclass(made) else {})",
         "**made.model_dump()",
     ),
-    ("aggregation/files.py", "import asdict, dataclass, field, is_dataclass", "import dataclass, field"),
+    (
+        "aggregation/files.py",
+        "import asdict, dataclass, field, is_dataclass",
+        "import dataclass, field",
+    ),
     (
         "aggregation/rule_table.py",
         "from fedsdg.parts import Declared, checked, parameters, replaced, shown",
@@ -230,12 +238,14 @@ def is_part(node: ast.AST) -> bool:
     return isinstance(node, ast.ClassDef) and "part" in map(ast.unparse, node.decorator_list)
 
 
-def fields_of_parts(files: list[Path]) -> dict[str, list[str]]:
-    """Return the fields of every part, those of its bases first."""
+def fields_of_parts(
+    files: list[Path], known: dict[str, list[str]] | None = None
+) -> dict[str, list[str]]:
+    """Return the fields of every part, those of its bases first, besides those known."""
     own: dict[str, tuple[list[str], list[str]]] = {}
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
-            if is_part(node) or isinstance(node, ast.ClassDef) and node.name == "Attackers":
+            if is_part(node) or (isinstance(node, ast.ClassDef) and node.name == "Attackers"):
                 names = [
                     entry.target.id
                     for entry in node.body
@@ -246,10 +256,12 @@ def fields_of_parts(files: list[Path]) -> dict[str, list[str]]:
                 own[node.name] = ([ast.unparse(base) for base in node.bases], names)
 
     def all_of(name: str) -> list[str]:
-        bases, names = own.get(name, ([], []))
+        if name not in own:
+            return (known or {}).get(name, [])
+        bases, names = own[name]
         return [*(field for base in bases for field in all_of(base)), *names]
 
-    return {name: all_of(name) for name in own}
+    return {**(known or {}), **{name: all_of(name) for name in own}}
 
 
 def constraint(node: ast.Call) -> str:
@@ -285,13 +297,10 @@ def convert(text: str, fields: dict[str, list[str]]) -> str:
             if set(names) & {"Range", "Absent"}:
                 limits = [constraint(c) for c, n in zip(calls, names, strict=True) if n == "Range"]
                 edits.replace(node, annotation(node.slice.elts[0], "".join(limits)))
-        if isinstance(node, ast.Call):
-            name = ast.unparse(node.func).rpartition(".")[2]
-            for argument, field in zip(node.args, fields.get(name, ()), strict=False):
-                if not isinstance(argument, ast.Starred):
-                    edits.insert(argument, f"{field}=")
-    text = edits.applied()
-    new = [name for name in ("Chosen", "Count", "Ends", "Part", "Several", "Share") if used(name, text)]
+    text = positional(edits.applied(), fields)
+    new = [
+        name for name in ("Chosen", "Count", "Ends", "Part", "Several", "Share") if used(name, text)
+    ]
     text = re.sub(
         r"from fedsdg\.parts import [^\n]*\n",
         f"from fedsdg.next_parts import {', '.join(new)}\n" if new else "",
@@ -306,6 +315,20 @@ def convert(text: str, fields: dict[str, list[str]]) -> str:
         if used(name, text):
             text = add_import(text, f"from pydantic import {name}")
     return text
+
+
+def positional(text: str, fields: dict[str, list[str]]) -> str:
+    """Return a module that names the fields when it makes a part."""
+    edits = Edits(text)
+    for node in ast.walk(edits.tree):
+        if isinstance(node, ast.Call):
+            module, _, name = ast.unparse(node.func).rpartition(".")
+            if module.startswith("torch"):
+                continue
+            for argument, field in zip(node.args, fields.get(name, ()), strict=False):
+                if not isinstance(argument, ast.Starred):
+                    edits.insert(argument, f"{field}=")
+    return edits.applied()
 
 
 def used(name: str, text: str) -> bool:
@@ -371,7 +394,9 @@ def lazily(text: str) -> str:
 
 def with_phases(text: str) -> str:
     """Return a module that imports phases from where they are now."""
-    pattern = re.compile(r"^( *)from fedsdg\.federation\.tasks import (?:\(([^)]*)\)|([^\n]*))$", re.M)
+    pattern = re.compile(
+        r"^( *)from fedsdg\.federation\.tasks import (?:\(([^)]*)\)|([^\n]*))$", re.M
+    )
 
     def divided(match: re.Match[str]) -> str:
         names = [name.strip() for name in (match[2] or match[3]).split(",") if name.strip()]
@@ -381,9 +406,7 @@ def with_phases(text: str) -> str:
             ("tasks", [name for name in names if name not in PHASES]),
         ):
             if part:
-                lines.append(
-                    f"{match[1]}from fedsdg.federation.{module} import {', '.join(part)}"
-                )
+                lines.append(f"{match[1]}from fedsdg.federation.{module} import {', '.join(part)}")
         return "\n".join(lines)
 
     return pattern.sub(divided, text)
@@ -394,8 +417,9 @@ def divide_tasks(package: Path) -> None:
     file = package / "federation/tasks.py"
     text = file.read_text()
     begin, end = text.index("Turn = tuple"), text.index("@dataclass(frozen=True)\nclass Samples")
-    first, last = text.index("@dataclass(frozen=True)\nclass Phase"), text.index(
-        "@dataclass(frozen=True)\nclass Work"
+    first, last = (
+        text.index("@dataclass(frozen=True)\nclass Phase"),
+        text.index("@dataclass(frozen=True)\nclass Work"),
     )
     phases = PHASES_MODULE + text[begin:end] + text[first:last]
     (package / "federation/phases.py").write_text(f"{phases.rstrip()}\n")
@@ -405,18 +429,22 @@ def divide_tasks(package: Path) -> None:
     file.write_text(rest)
 
 
+RULES = (
+    "alignment cgsv cgsv_xu clusters compensated fedcurv focus geometric_median krum mean median "
+    "multikrum neighbours no_aggregation scaffold screened trimmed_mean"
+)
+CONDITIONS = "attack compute condition difference dropout label_noise quantisation"
+FEDERATION = "terms losses optimisers personalisation data_sharing stopping phases"
 LAZY = [
-    *(f"aggregation/{name}.py" for name in "rows statistics types weights".split()),
-    *(f"aggregation/rules/{name}.py" for name in (
-        "alignment cgsv cgsv_xu clusters compensated fedcurv focus geometric_median krum mean "
-        "median multikrum neighbours no_aggregation scaffold screened trimmed_mean"
-    ).split()),
-    *(f"federation/{name}.py" for name in (
-        "terms losses optimisers personalisation data_sharing stopping phases conditions/attack "
-        "conditions/compute conditions/difference conditions/dropout conditions/label_noise "
-        "conditions/quantisation conditions/condition"
-    ).split()),
-]  # fmt: skip
+    f"{folder}/{name}.py"
+    for folder, names in (
+        ("aggregation", "rows statistics types weights"),
+        ("aggregation/rules", RULES),
+        ("federation", FEDERATION),
+        ("federation/conditions", CONDITIONS),
+    )
+    for name in names.split()
+]
 
 
 def python_files(package: Path) -> Iterator[Path]:
@@ -450,6 +478,19 @@ def main() -> None:
         if file.relative_to(package).as_posix() in LAZY:
             text = lazily(text)
         file.write_text(text)
+    tests = [file for room in ROOMS[:-1] for file in (tree / "tests" / room).rglob("*.py")]
+    for file in sorted(tests):
+        text = file.read_text()
+        divided = with_phases(text)
+        declares = "from fedsdg.parts import" in divided
+        if declares:
+            new = convert(divided, fields_of_parts([*files, file], fields))
+        else:
+            new = positional(divided, fields)
+        new = re.sub(r"\bRowOptimiser\b", "Optimiser", new)
+        if new != text:
+            file.write_text(new)
+            print(file)
     lazy = [str(package / name) for name in LAZY]
     changed = [str(file) for file in files if file.read_text() != before[file]]
     ruff = [sys.executable, "-m", "ruff"]
