@@ -423,7 +423,7 @@ class Config(Part):
         changed |= entry.training
         training = self.training.replaced(**changed) if changed else self.training
         optimiser = training.optimiser
-        if row.undecayed and getattr(optimiser, "weight_decay", 0.0):
+        if row.undecayed and "weight_decay" in type(optimiser).model_fields:
             training = training.replaced(optimiser=optimiser.replaced(weight_decay=0.0))
         backbone = self.backbones[self.backbone]
         kernel = kernel_of(self.trainable, training, self.adapters, backbone)

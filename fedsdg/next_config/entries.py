@@ -168,7 +168,7 @@ def with_tuned(
         return methods, frozenset()
     entries = [{"type": one} if isinstance(one, str) else one for one in methods]
     entries = [one for one in entries if isinstance(one, Mapping)]
-    labels = [one.get("name") or one.get("type") for one in entries]
+    labels = [str(one.get("name") or one.get("type")) for one in entries]
     own = {label for label, one in zip(labels, entries, strict=True) if "eta_g" in one}
     tuned: Mapping[str, Any] = {}
     for file in files:
@@ -182,5 +182,5 @@ def with_tuned(
     for label in labels:
         lacking = set(space.get(label) or ()) - set(tuned.get(label) or ())
         if lacking if label in tuned else label not in own:
-            untuned.add(str(label))
+            untuned.add(label)
     return entries, frozenset(untuned)
