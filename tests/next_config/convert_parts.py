@@ -183,6 +183,31 @@ PATCHES = [
         "from typing import Any, NamedTuple\n",
         "from typing import Any, NamedTuple\n\nfrom pydantic.fields import FieldInfo\n",
     ),
+    (
+        "aggregation/server_aggregate.py",
+        "options = (epsilon, reference, transform, temperature, max_weight, smoothing)",
+        "names = "
+        '("epsilon", "reference", "transform", "temperature", "max_weight", "smoothing")\n'
+        "    given = (epsilon, reference, transform, temperature, max_weight, smoothing)\n"
+        "    options = dict(zip(names, given, strict=True))",
+    ),
+    ("aggregation/server_aggregate.py", "Alignment(*options,", "Alignment(**options,"),
+    (
+        "../tests/aggregation/test_rules.py",
+        "    def __init__(self, plan):\n        self.returned = plan\n",
+        "    returned: Any\n",
+    ),
+    ("../tests/aggregation/test_rules.py", "Faulty(plan)(", "Faulty(returned=plan)("),
+    (
+        "../tests/aggregation/test_rules.py",
+        "import numpy as np\n",
+        "from typing import Any\n\nimport numpy as np\n",
+    ),
+    (
+        "../tests/aggregation/test_doors.py",
+        "rule krum: unknown key",
+        "rule krum has an unknown key",
+    ),
     ("methods/families.py", "fedsdg.methods.method", "fedsdg.next_methods.method"),
 ]
 PHASES_MODULE = '''"""The phases of a client's training in a round."""
@@ -320,10 +345,16 @@ def convert(text: str, fields: dict[str, list[str]]) -> str:
 def positional(text: str, fields: dict[str, list[str]]) -> str:
     """Return a module that names the fields when it makes a part."""
     edits = Edits(text)
+    steps = {  # A step is called TrimmedMean, too.
+        alias.asname or alias.name
+        for node in ast.walk(edits.tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "fedsdg.aggregation.types"
+        for alias in node.names
+    }
     for node in ast.walk(edits.tree):
         if isinstance(node, ast.Call):
             module, _, name = ast.unparse(node.func).rpartition(".")
-            if module.startswith("torch"):
+            if module.startswith("torch") or module == "types" or name in steps:
                 continue
             for argument, field in zip(node.args, fields.get(name, ()), strict=False):
                 if not isinstance(argument, ast.Starred):
