@@ -32,7 +32,7 @@ class Progress:
         self.runs = 0
         self._title = title
         self._on_terminal = sys.stderr.isatty()
-        self._bar: tqdm[Any] = tqdm(desc=title, unit="round", disable=True)
+        self._bar: tqdm[Any] = tqdm(disable=True)
         self._began = time.monotonic()
         self._last: dict[int, Mapping[str, Any]] = {}
 
@@ -59,14 +59,10 @@ class Progress:
         self.runs += len(tasks) + finished
         self.finished_runs += finished
         total = (self._bar.total or 0) + sum(_rounds(task) for task in tasks)
-        if self._bar.disable:
+        if self._bar.total is None:
             self._began = time.monotonic()
-            self._bar = tqdm(
-                desc=self._title, total=total, unit="round", disable=not self._on_terminal
-            )
-            self._bar.total = total
-        else:
-            self._bar.total = total
+            self._bar = tqdm(unit="round", disable=not self._on_terminal)
+        self._bar.total = total
         self._count()
 
     def round(self, task: Task, record: Mapping[str, Any]) -> None:

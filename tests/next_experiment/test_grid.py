@@ -92,7 +92,9 @@ def test_a_grid_and_the_same_grid_again(folder, forked, capsys):
     assert {k: v[0] for k, v in after.items() if k.endswith(same)} == {
         k: v[0] for k, v in before.items() if k.endswith(same)
     }
-    assert {k for k in after if after[k] != before[k]} <= {str(folder / f) for f in victim.iterdir()}
+    assert {k for k in after if after[k] != before[k]} <= {
+        str(folder / f) for f in victim.iterdir()
+    }
 
 
 def test_a_failed_run_is_a_line_and_the_others_are_done(folder, forked):

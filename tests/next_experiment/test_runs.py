@@ -1,5 +1,8 @@
 """One run: the same bytes however often it was interrupted, and a record of each failure."""
 
+import itertools
+import multiprocessing
+import os
 import signal
 import subprocess
 import time
@@ -18,6 +21,7 @@ from fedsdg.next_experiment.interruption import Stopped, stopped_by_signals
 from fedsdg.next_experiment.store import RECORDS, store_folder
 from tests.next_experiment.conftest import CONFIG, TINY, python, tiny
 
+FORK = multiprocessing.get_context("fork")
 SAME = ("rounds.parquet", "clients.parquet", "result.json", "models.safetensors")
 """The files of a run that hold no times."""
 CONFLICTS = "conditions={label_conflict: {share: 0.5}, compute: {deadline: 40}}"
@@ -81,13 +85,15 @@ def test_a_stopped_run_goes_on_with_the_same_bytes(folder, monkeypatch, round_):
 CHILD = """
 from pathlib import Path
 from fedsdg.experiment.config_files import load_config
-from fedsdg.next_experiment.configured import tasks_of
-from fedsdg.next_experiment.grid import run_here
+from fedsdg.next_experiment.configured import make_backbone, tasks_of
+from fedsdg.next_experiment.partitions import get_or_make
+from fedsdg.next_experiment.runs import execute
 
 config = load_config([Path("{config}"), Path("tiny.yaml")], {settings})
 task = next(tasks_of(config))
-print("started", flush=True)
-run_here(config, task)
+make_backbone(config)
+get_or_make(task)
+execute(task, lambda record: print(record["round"], flush=True))
 """
 
 
@@ -102,21 +108,59 @@ def test_a_run_survives_signals_at_any_moment(folder, number):
     (folder / "again/tiny.yaml").write_text(yaml.safe_dump(TINY))
     script = folder / "again/child.py"
     script.write_text(CHILD.format(config=CONFIG, settings=settings))
-    for k in range(20):
+    for k in range(5):
         child = python(script, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        child.stdout.readline()
-        try:
-            if child.wait(0.15 + 0.21 * k) == 0:
-                break
-        except subprocess.TimeoutExpired:
-            child.send_signal(number)
-            child.wait(20)
-    else:
-        pytest.fail("it never came to its end")
-    assert k > 1
-    assert contents(folder / "again" / task.folder) == undisturbed
-    left = [file for file in (folder / "again/.fedsdg").glob("*/*") if file.name.startswith(".")]
-    assert left == [] and [*(folder / "again/.fedsdg/checkpoints").iterdir()] == []
+        for _ in range(2 + 3 * k):
+            child.stdout.readline()
+        time.sleep(0.013 * k)
+        child.send_signal(number)
+        assert child.wait(20) != 0
+        child.stdout.close()
+    last = python(script, stdout=subprocess.PIPE)
+    rounds = last.communicate()[0].split()
+    assert last.returncode == 0 and len(rounds) < 60
+    again = folder / "again"
+    assert contents(again / task.folder) == undisturbed
+    assert [*(again / ".fedsdg/checkpoints").iterdir()] == []
+    assert len([*(again / ".fedsdg/runs").iterdir()]) == 1
+
+
+def dying(task, function: str, n: int) -> None:
+    """Do a run, but die as by SIGKILL in the n-th call of a function of `os`."""
+    calls = itertools.count(1)
+    original = getattr(os, function)
+
+    def call(*arguments):
+        if next(calls) == n:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*arguments)
+
+    setattr(os, function, call)
+    runs.execute(task)
+    os._exit(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", ["replace", "fsync", "unlink"])
+def test_a_run_survives_its_death_at_each_step(folder, monkeypatch, function):
+    config, task = first("training.save=selected", "checkpoint_seconds=0", CONFLICTS)
+    run_here(config, task)
+    undisturbed = contents(task.folder)
+    for n in itertools.count(1):
+        monkeypatch.setenv("FEDSDG_STORE", f"store{n}")
+        tried = replace(task, folder=Path(f"results{n}"))
+        process = FORK.Process(target=dying, args=(tried, function, n))
+        process.start()
+        process.join(60)
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        assert runs.execute(tried) is None
+        assert contents(tried.folder) == undisturbed
+        assert changed_file(tried.folder) is None
+        assert len([*store_folder("runs").iterdir()]) == 1
+        assert [*store_folder("checkpoints").iterdir()] == []
+    assert n > 3
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(folder):

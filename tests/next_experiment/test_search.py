@@ -1,0 +1,192 @@
+"""A search: the same trials for every row, by validation accuracy, resumed by the store."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedsdg.next_experiment import search as module
+from fedsdg.next_experiment.points import points
+from fedsdg.next_experiment.search import search, summary_lines
+from fedsdg.next_experiment.store import store_folder
+from tests.next_experiment.conftest import tiny
+
+OUTPUT = Path("results/search/tiny.json")
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The tasks that a search runs, which are scored by a formula rather than trained."""
+    done = []
+
+    def run_all(tasks, places, progress, deadline):
+        done.extend(tasks)
+        return _Outcomes([(task, None) for task in tasks])
+
+    monkeypatch.setattr(module, "run_all", run_all)
+    monkeypatch.setattr(module, "prepare", lambda _c, tasks, *_: [t.key("", "") for t in tasks])
+    monkeypatch.setattr(module, "stored_run", _stored)
+    stored.clear()
+    monkeypatch.setattr(module, "_validation_accuracy", lambda key: stored[key])
+    return done
+
+
+stored: dict[str, float] = {}
+
+
+def _stored(key):
+    return Path(key) if key in stored else None
+
+
+class _Outcomes:
+    """Stands for workers: each run is stored with a score that has its maximum at eta_g = 0.01."""
+
+    def __init__(self, outcomes):
+        self._outcomes = outcomes
+
+    def __enter__(self):
+        for task, _ in self._outcomes:
+            run = task.run
+            rounds = run.federation.rounds
+            stored[task.key("", "")] = 0.5 + run.training.eta_g * 5 + rounds / 1e4
+        return iter(self._outcomes)
+
+    def __exit__(self, *_):
+        return None
+
+
+def test_rows_have_the_same_number_of_trials_at_the_same_places(folder, ran):
+    found = search(tiny("search.trials=two-stage"), OUTPUT)["methods"]
+    assert [len(row["trials"]) for row in found.values()] == [24, 24]
+    rates = [[t["parameters"]["eta_g"] for t in row["trials"]] for row in found.values()]
+    assert rates[0] == rates[1] and len(set(rates[0])) == 24
+
+
+def test_a_row_s_label_and_the_other_rows_change_no_point(folder, ran):
+    before = search(tiny(), OUTPUT)["methods"]["fedavg"]["trials"]
+    named = tiny(
+        "methods=[{type: fedavg, name: another}]",
+        "search.space={another: {eta_g: [0.001, 0.1, log]}, fedavg: {eta_g: [0.1, 0.2, log]}}",
+    )
+    after = search(named, OUTPUT)["methods"]
+    assert list(after) == ["another"]
+    assert after["another"]["trials"] == before
+
+
+def test_trials_run_half_of_the_rounds_and_finalists_all_of_them_on_other_seeds(folder, ran):
+    found = search(tiny(), OUTPUT)["methods"]
+    trials = [task for task in ran if task.run.seed == 100]
+    finals = [task for task in ran if task.run.seed != 100]
+    assert len(trials) == 10 and {task.run.federation.rounds for task in trials} == {2}
+    assert len(finals) == 2 * 3 * 2 and {task.run.federation.rounds for task in finals} == {4}
+    assert {task.run.seed for task in finals} == {101, 102}
+    assert {task.identity["skew"] for task in ran} == {"iid"}
+    for row in found.values():
+        best = sorted(row["trials"], key=lambda trial: -trial["score"])[:3]
+        assert [t["number"] for t in row["finalists"]] == [t["number"] for t in best]
+        assert row["best"]["trial"] == best[0]["number"]
+        assert row["best"]["score"] == row["finalists"][0]["score"]
+
+
+def test_a_trial_has_an_address_of_its_own(folder, ran):
+    search(tiny(), OUTPUT)
+    keys = [task.key("", "") for task in ran]
+    assert len(set(keys)) == len(keys)
+    assert all(task.folder is None for task in ran)
+
+
+def test_what_is_stored_is_not_run_again(folder, ran):
+    first = search(tiny(), OUTPUT)
+    ran.clear()
+    assert search(tiny(), OUTPUT) == first and ran == []
+    search(tiny("search.trials=6"), OUTPUT)
+    assert {task.run.seed for task in ran} == {100} or len(ran) > 2
+    assert sum(task.run.seed == 100 for task in ran) == 2
+
+
+def test_only_starts_runs_of_the_rows_that_it_names(folder, ran):
+    search(tiny(), OUTPUT, only=["fedsdg"])
+    assert {task.identity["label"] for task in ran} == {"fedsdg"}
+    found = json.loads(OUTPUT.read_text())["methods"]
+    assert found["fedavg"]["best"] is None and found["fedsdg"]["best"] is not None
+    found = search(tiny(), OUTPUT, only=["fedavg"])["methods"]
+    assert all(row["best"] for row in found.values())
+    with pytest.raises(ValueError, match="no row of the search; did you mean 'fedavg'"):
+        search(tiny(), OUTPUT, only=["fedagv"])
+
+
+def test_a_winner_at_an_edge_is_reported(folder, ran):
+    found = search(tiny("search.trials=24"), OUTPUT)
+    best = found["methods"]["fedavg"]["best"]["parameters"]["eta_g"]
+    assert best > 0.08  # the formula rises with eta_g
+    assert found["methods"]["fedavg"]["edges"] == {"eta_g": "high"}
+    [line] = [line for line in summary_lines(found) if line.startswith("fedavg:")]
+    assert "eta_g lies at the high edge of its range: widen it" in line and "24 of 24" in line
+
+
+def test_winners_are_written_as_a_config_reads_them(folder, ran):
+    found = search(tiny(), OUTPUT)["methods"]
+    values = yaml.safe_load(OUTPUT.with_suffix(".tuned.yaml").read_text())
+    assert values == {label: row["best"]["parameters"] for label, row in found.items()}
+    config = tiny("tuned=results/search/tiny.tuned.yaml")
+    run = config.run("digits", "iid", config.method("fedavg"), 0)
+    assert run.training.eta_g == values["fedavg"]["eta_g"]
+
+
+def test_one_seed_has_no_second_stage(folder, ran):
+    found = search(tiny("search.seeds=[100]"), OUTPUT)["methods"]
+    assert {task.run.seed for task in ran} == {100}
+    for row in found.values():
+        assert row["best"]["score"] == max(trial["score"] for trial in row["trials"])
+
+
+def test_choices_are_all_tried_without_a_number(folder, ran):
+    choices = "search.space.fedavg.eta_g=[0.001, 0.01, 0.1]"
+    found = search(tiny(choices, "search.trials=null", "methods=[fedavg]"), OUTPUT)["methods"]
+    rates = [trial["parameters"]["eta_g"] for trial in found["fedavg"]["trials"]]
+    assert rates == [0.001, 0.01, 0.1]
+
+
+def test_a_range_from_the_bound_begins_where_gates_can_move(folder, ran):
+    space = "search.space.fedsdg={eta_m: [bound, 100.0, log]}"
+    row = search(tiny(space), OUTPUT)["methods"]["fedsdg"]
+    low = row["space"]["eta_m"]["low"]
+    assert low > 0
+    assert row["trials"][0]["parameters"]["eta_m"] >= low
+    with pytest.raises(ValueError, match="but gates need"):
+        search(tiny(space.replace("100.0", "0.0001")), OUTPUT)
+
+
+def test_nothing_to_search_is_an_error(folder):
+    with pytest.raises(ValueError, match="nothing to search"):
+        search(tiny("methods=[local-only]", "search.space.local-only=null"), OUTPUT)
+
+
+# --- Real runs ------------------------------------------------------------------------------------
+
+
+def test_a_small_search(folder, forked, capsys):
+    settings = ["search.trials=3", "search.seeds=[100, 101]"]
+    wild = "search.space={fedavg: {eta_g: [0.01, 1.0e+30, log]}}"
+
+    config_settings = "training.clip_norm=1.0e+30"
+    config = tiny(*settings, wild, "methods=[{type: fedavg, optimiser: sgd}]", config_settings)
+    found = search(config, OUTPUT, jobs=2)
+    row = found["methods"]["fedavg"]
+    assert 0 < row["best"]["score"] < 1
+    assert row["failed"] > 0
+    for trial in row["trials"]:
+        assert (trial["score"] == 0) == bool(trial["errors"])
+    values = points({"eta_g": module.axes_of(config, "fedavg")["eta_g"]}, 3)
+    assert [trial["parameters"] for trial in row["trials"]] == values
+    good = [*store_folder("runs").iterdir()]
+    assert search(config, OUTPUT, jobs=2) == found
+    assert [*store_folder("runs").iterdir()] == good
+
+
+def test_a_search_that_ran_out_of_time_says_so(folder, forked, capsys):
+    found = search(tiny("search.trials=1"), OUTPUT, minutes=0.0)
+    assert "2 runs are left; give the same command to go on" in capsys.readouterr().err
+    assert all(row["best"] is None for row in found["methods"].values())
+    assert "the search is not complete (0 of 1 trials)" in summary_lines(found)[0]
