@@ -4,10 +4,9 @@ import math
 import resource
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +17,6 @@ from fedsdg.experiment.machine.gpu import gpu_facts
 from fedsdg.experiment.material import Material
 from fedsdg.experiment.run_config import RunConfig
 from fedsdg.federation.accuracy import selected_round
-from fedsdg.federation.rounds import RoundRecord
-from fedsdg.files.columns import Column
 from fedsdg.files.records import (
     CLIENTS_SCHEMA,
     METRICS,
@@ -30,35 +27,7 @@ from fedsdg.files.records import (
     write_parquet,
 )
 from fedsdg.next_experiment.store import MODELS, RESULT
-
-if TYPE_CHECKING:
-    from fedsdg.next_experiment.runs import Training
-
-
-@dataclass
-class Records:
-    """The rows of a run's tables so far, in JSON's types."""
-
-    rounds: list[dict[str, Any]] = field(default_factory=list)
-    clients: list[dict[str, Any]] = field(default_factory=list)
-    timings: list[dict[str, Any]] = field(default_factory=list)
-    columns: tuple[Column, ...] = ()
-    "declared columns beyond those that every run has"
-
-    def tables(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the rows by table."""
-        return {"rounds": self.rounds, "clients": self.clients, "timings": self.timings}
-
-    def extend(self, tables: Mapping[str, list[dict[str, Any]]]) -> None:
-        """Append rows by table."""
-        for name, rows in self.tables().items():
-            rows += tables[name]
-
-    def add(self, record: RoundRecord) -> None:
-        """Append the rows of a round."""
-        self.rounds.append(record.round)
-        self.clients += record.clients
-        self.timings.append(record.timings)
+from fedsdg.next_experiment.training import Records, Training
 
 
 def write_tables(folder: Path, records: Records) -> None:
@@ -72,7 +41,7 @@ def write_tables(folder: Path, records: Records) -> None:
 
 
 def write_run(
-    folder: Path, run: RunConfig, material: Material, key: str, training: "Training"
+    folder: Path, run: RunConfig, material: Material, key: str, training: Training
 ) -> None:
     """Write the files of a finished run.
 
@@ -92,7 +61,7 @@ def write_run(
     files.write_json(folder / "provenance.json", _provenance(run, material, key, training))
 
 
-def _outcome(run: RunConfig, training: "Training") -> dict[str, Any]:
+def _outcome(run: RunConfig, training: Training) -> dict[str, Any]:
     """Return what a run has come to."""
     rounds = training.records.rounds
     clients = training.records.clients
@@ -115,9 +84,7 @@ def _outcome(run: RunConfig, training: "Training") -> dict[str, Any]:
     }
 
 
-def _provenance(
-    run: RunConfig, material: Material, key: str, training: "Training"
-) -> dict[str, Any]:
+def _provenance(run: RunConfig, material: Material, key: str, training: Training) -> dict[str, Any]:
     """Return where, with what and at what cost a run was made."""
     taken = material.backbone.facts.get("taken_from") if material.backbone else None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -130,10 +130,10 @@ def dying(task, function: str, n: int) -> None:
     calls = itertools.count(1)
     original = getattr(os, function)
 
-    def call(*arguments):
+    def call(*arguments, **named):
         if next(calls) == n:
             os.kill(os.getpid(), signal.SIGKILL)
-        return original(*arguments)
+        return original(*arguments, **named)
 
     setattr(os, function, call)
     runs.execute(task)
