@@ -21,7 +21,7 @@ from fedsdg.next_experiment.configured import axes_of, trial_tasks, with_bounds
 from fedsdg.next_experiment.grid import prepare, run_all, stopped_with_a_sentence
 from fedsdg.next_experiment.points import points
 from fedsdg.next_experiment.progress import Progress
-from fedsdg.next_experiment.store import RESULT, stored_run
+from fedsdg.next_experiment.store import RESULT, store_failure, stored_failure, stored_run
 from fedsdg.next_experiment.trials import Row, Trial
 from fedsdg.next_experiment.workers import Failed, environments
 
@@ -30,6 +30,8 @@ TRIALS = 24
 SHARE = 0.5
 """Share of the rounds that a trial runs."""
 FINALISTS = 3
+OWN_FAULTS = ("FloatingPointError: ", "ValueError: ")
+"""How the sentence of a failure begins that the values of a trial are to blame for."""
 CRITERION = (
     "validation accuracy of clients' own models, mean over clients, over the evaluations of the "
     "last quarter of the rounds, and over data sets, settings and seeds; a run that failed counts 0"
@@ -151,24 +153,25 @@ def _score(
     places = environments(config.training.device, config.training.threads, jobs)
     keys = prepare(config, tasks, places, progress)
     stored = {key for key in keys if stored_run(key) is not None}
+    failures = {key: stored_failure(key) for key in keys if key not in stored}
+    errors = {key: sentence for key, sentence in failures.items() if sentence is not None}
     chosen = {
         key: task
         for key, (label, _, task) in zip(keys, runs, strict=True)
-        if key not in stored and (not only or label in only)
+        if key not in stored and key not in errors and (not only or label in only)
     }
     key_of = {id(task): key for key, task in chosen.items()}
-    errors: dict[str, str] = {}
-    progress.start(list(chosen.values()), len(stored))
+    progress.start(list(chosen.values()), len(stored) + len(errors))
     with run_all(list(chosen.values()), places, progress, deadline) as outcomes:
         for task, outcome in outcomes:
-            if isinstance(outcome, Failed):  # Not the method's fault: the trial stays open.
-                progress.finish(task, outcome.message)
-                continue
-            progress.finish(task, outcome)
+            key = key_of[id(task)]
+            progress.finish(task, outcome.message if isinstance(outcome, Failed) else outcome)
             if outcome is None:
-                stored.add(key_of[id(task)])
-            else:
-                errors[key_of[id(task)]] = outcome
+                stored.add(key)
+            elif isinstance(outcome, str) and outcome.startswith(OWN_FAULTS):
+                store_failure(key, outcome)
+                errors[key] = outcome
+            # Otherwise the machine is to blame, and the trial stays open.
     for key, (_, trial, _) in zip(keys, runs, strict=True):
         if key in errors:
             trial.scores.append(0.0)

@@ -4,6 +4,7 @@ The store is ``$FEDSDG_STORE`` or ``.fedsdg``:
 
 - ``runs/KEY``: the files of a finished run and their hashes, which are compared when it is used
 - ``checkpoints/KEY``: the state of an unfinished run, held by the process that is at work on it
+- ``failures/KEY.json``: the sentence of a trial that failed by itself, so that no search repeats it
 
 Folders of results hold copies. Snakemake deletes the outputs of a job before it runs it; the store
 is no job's output.
@@ -34,8 +35,8 @@ RECORDS = ("rounds.parquet", "clients.parquet", "timings.parquet", "provenance.j
 """The files of every run, beside their hashes."""
 
 
-def store_folder(kind: Literal["runs", "checkpoints"]) -> Path:
-    """Return the folder of finished runs, or that of checkpoints.
+def store_folder(kind: Literal["runs", "checkpoints", "failures"]) -> Path:
+    """Return the folder of finished runs, of checkpoints or of failures.
 
     Raises:
         NotADirectoryError: The folder, or one above it, is a file.
@@ -111,6 +112,17 @@ def stored_run(key: str) -> Path | None:
     """Return the folder of a stored run whose files are as they were written, else None."""
     folder = store_folder("runs") / key
     return folder if _is_whole(folder) else None
+
+
+def store_failure(key: str, sentence: str) -> None:
+    """Keep the sentence of a run that would fail again."""
+    files.write_json(store_folder("failures") / f"{key}.json", {"error": sentence})
+
+
+def stored_failure(key: str) -> str | None:
+    """Return the sentence of a run that failed, or None."""
+    file = store_folder("failures") / f"{key}.json"
+    return str(files.read_json(file)["error"]) if file.is_file() else None
 
 
 def _is_whole(folder: Path) -> bool:

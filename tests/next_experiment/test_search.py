@@ -10,6 +10,7 @@ from fedsdg.next_experiment import search as module
 from fedsdg.next_experiment.points import points
 from fedsdg.next_experiment.search import search, summary_lines
 from fedsdg.next_experiment.store import store_folder
+from fedsdg.next_experiment.workers import Failed
 from tests.next_experiment.conftest import tiny
 
 OUTPUT = Path("results/search/tiny.json")
@@ -40,13 +41,15 @@ def _stored(key):
 
 
 class _Outcomes:
-    """Stands for workers: each run is stored with a score that has its maximum at eta_g = 0.01."""
+    """Stands for workers: each run that succeeds is stored, with a score that rises with eta_g."""
 
     def __init__(self, outcomes):
         self._outcomes = outcomes
 
     def __enter__(self):
-        for task, _ in self._outcomes:
+        for task, failure in self._outcomes:
+            if failure is not None:
+                continue
             run = task.run
             rounds = run.federation.rounds
             stored[task.key("", "")] = 0.5 + run.training.eta_g * 5 + rounds / 1e4
@@ -103,6 +106,38 @@ def test_what_is_stored_is_not_run_again(folder, ran):
     search(tiny("search.trials=6"), OUTPUT)
     assert {task.run.seed for task in ran} == {100} or len(ran) > 2
     assert sum(task.run.seed == 100 for task in ran) == 2
+
+
+def test_a_failed_trial_counts_0_and_is_not_tried_again(folder, ran, monkeypatch):
+    failing = {"sentence": "FloatingPointError: the loss is nan"}
+
+    def run_all(tasks, places, progress, deadline):
+        ran.extend(tasks)
+        sentence = failing["sentence"]
+        outcomes = [(t, sentence if t.run.training.eta_g > 0.05 else None) for t in tasks]
+        return _Outcomes(outcomes)
+
+    monkeypatch.setattr(module, "run_all", run_all)
+    found = search(tiny(), OUTPUT)["methods"]["fedavg"]
+    assert found["failed"] > 0
+    for trial in found["trials"]:
+        assert bool(trial["errors"]) == (trial["parameters"]["eta_g"] > 0.05)
+        assert (trial["score"] == 0) == bool(trial["errors"])
+    ran.clear()
+    assert search(tiny(), OUTPUT, only=["fedsdg"])["methods"]["fedavg"] == found and ran == []
+
+
+def test_a_trial_that_the_machine_failed_stays_open(folder, ran, monkeypatch):
+    outcomes = ["MemoryError: ", Failed("killed", "its process ended by signal 9")]
+
+    def run_all(tasks, places, progress, deadline):
+        ran.extend(tasks)
+        return _Outcomes([(t, outcomes[k] if k < 2 else None) for k, t in enumerate(tasks)])
+
+    monkeypatch.setattr(module, "run_all", run_all)
+    rows = search(tiny(), OUTPUT)["methods"]
+    assert sum(t["score"] is None for row in rows.values() for t in row["trials"]) == 2
+    assert all(row["best"] is None for row in rows.values())
 
 
 def test_only_starts_runs_of_the_rows_that_it_names(folder, ran):
