@@ -14,12 +14,19 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, PrivateAttr
 
 from fedsdg.data.partition import PartitionSettings
-from fedsdg.data.sources import DATASETS, Source
+from fedsdg.data.sources import Source
 from fedsdg.next_config import plugins
-from fedsdg.next_config.backbones import Backbone, kernel_of, not_compiled
-from fedsdg.next_config.clients import natural_clients
+from fedsdg.next_config.backbones import Backbone, kernel_of
+from fedsdg.next_config.consistency import require_consistent, require_without_backbone
+from fedsdg.next_config.data_sets import (
+    dataset_name,
+    datasets_schema,
+    natural_clients,
+    read_datasets,
+)
 from fedsdg.next_config.entries import Entry, entries_schema, read_entries, with_tuned
 from fedsdg.next_config.run import Run
+from fedsdg.next_config.scenarios import SECTIONS, Scenario
 from fedsdg.next_config.search import Axis, Search, read_space
 from fedsdg.next_config.sections import Adapters, Conditions, Federation, Training
 from fedsdg.next_config.values import (
@@ -31,7 +38,6 @@ from fedsdg.next_config.values import (
     Seeds,
     Skews,
     Texts,
-    distinct,
     require_folders,
     without_null,
 )
@@ -40,57 +46,6 @@ from fedsdg.next_parts import Chosen, Part
 
 MOST_DRAWS = 20_000
 """Draws of a partition for a skew that the config was not made for, until clients have enough."""
-_SECTIONS = ("federation", "training", "conditions")
-
-
-class Scenario(Part):
-    """What a scenario lays over the config's own sections: the whole grid is run under each."""
-
-    federation: dict[str, Any] | None = None
-    "other keys of `federation`, except `clients`"
-    training: dict[str, Any] | None = None
-    "other keys of `training`"
-    conditions: dict[str, Any] | None = None
-    "other keys of `conditions`"
-    parameters: dict[str, Any] | None = None
-    "values of all methods that have parameters of these names"
-
-    def check_fields(self) -> None:
-        """Refuse clients of its own."""
-        if "clients" in (self.federation or {}):
-            raise ValueError(
-                "federation.clients: scenarios share them; make it an experiment of its own"
-            )
-
-
-def read_datasets(given: Any) -> tuple[str | Source, ...]:
-    """Return the data sets: names, or descriptions of a user's own images."""
-    if not isinstance(given, list | tuple) or not given:
-        raise ConfigError(f"is {shortened(given)}, but must be a list with at least one entry")
-    known = [*DATASETS, *plugins.DATASETS]
-    found: list[str | Source] = []
-    for entry in given:
-        if isinstance(entry, Mapping | Source):
-            source = Source.read(entry)
-            if source.name in known:
-                raise ConfigError(f"has {source.name!r}, which is a data set already; rename yours")
-            found.append(source)
-        elif entry in known:
-            found.append(entry)
-        else:
-            raise ConfigError(f"names no known data set: {shortened(entry)}{hint(entry, known)}")
-    distinct(tuple(dataset_name(one) for one in found))
-    return tuple(found)
-
-
-def dataset_name(dataset: str | Source) -> str:
-    """Return the name of a data set."""
-    return dataset if isinstance(dataset, str) else dataset.name
-
-
-def _datasets_schema(_: Any) -> dict[str, Any]:
-    names = {"anyOf": [{"enum": list(DATASETS)}, {"type": "object", "required": ["name"]}]}
-    return {"type": "array", "minItems": 1, "items": names}
 
 
 class Config(Part):
@@ -102,7 +57,7 @@ class Config(Part):
     "a sentence for `fedsdg arenas`; it changes nothing"
     plugins: Annotated[tuple[str, ...], Field(strict=False)] = ()
     "files or modules with further methods, parts and data sets"
-    datasets: Annotated[tuple[str | Source, ...], Reads(read_datasets, _datasets_schema)]
+    datasets: Annotated[tuple[str | Source, ...], Reads(read_datasets, datasets_schema)]
     "names, or descriptions of your own images"
     skews: Skews
     "how clients differ in what they hold; quoted"
@@ -163,7 +118,7 @@ class Config(Part):
         for name in config.scenarios:
             config.cases[name]
         if not config.scenarios:
-            config._require_consistent()
+            config._check_case()
         return config
 
     @classmethod
@@ -215,26 +170,7 @@ class Config(Part):
                 "search.seeds",
             )
         if self.trainable == "full":
-            self._require_full()
-
-    def _require_full(self) -> None:
-        """Refuse what needs a backbone."""
-        if self.training.precision != "float32":
-            text = f"is {self.training.precision}, but trainable: full computes in float32 alone"
-            raise ConfigError(f"{text}; remove it", "training.precision")
-        if self.adapters.start is not None:
-            raise ConfigError(
-                ": with trainable: full there are no adapters that could start from a checkpoint; "
-                "remove it, or set trainable to adapters",
-                "adapters.start",
-            )
-        for entry in self.methods:
-            if entry.row.needs_adapters:
-                raise ConfigError(
-                    "works on adapters, but with trainable: full there are none; remove the "
-                    "method, or set trainable to adapters",
-                    f"methods.{entry.label}",
-                )
+            require_without_backbone(self)
 
     def _resolve_clients(self) -> None:
         """Put the number of clients in the place of ``all``."""
@@ -244,45 +180,6 @@ class Config(Part):
             self.__dict__["federation"] = federation
             raw = self._raw.get("federation")
             self._raw["federation"] = {**(raw or {}), "clients": count}
-
-    def _require_consistent(self) -> None:
-        """Check what depends on the sections that a scenario may change."""
-        federation = self.federation
-        if self.adapters.start is not None and federation.trajectory == "own":
-            raise ConfigError(
-                ": own gives every client a start of its own, and adapters.start the same to all; "
-                "remove one of them",
-                "federation.trajectory",
-            )
-        if self.training.kernel == "compiled":
-            backbone = self.backbones[self.backbone]
-            reason = not_compiled(self.trainable, self.training, self.adapters, backbone)
-            if reason:
-                text = f"is compiled, but {reason}; change that, or set it to torch or auto"
-                raise ConfigError(text, "training.kernel")
-        if federation.shapley is True:
-            from fedsdg.federation.observers.shapley import MOST_PLAYERS  # Imports torch.
-
-            if federation.clients_per_round > MOST_PLAYERS:
-                raise ConfigError(
-                    f"is true, but exact Shapley values are enumerated for at most {MOST_PLAYERS} "
-                    f"clients, and a round has {federation.clients_per_round}; lower "
-                    "federation.clients_per_round, or write shapley: estimated",
-                    "federation.shapley",
-                )
-        try:
-            self.conditions.require_possible(int(federation.clients), federation.clients_per_round)
-        except ValueError as error:
-            raise ConfigError(f": {error}", "conditions") from error
-        for entry in self.methods:
-            method = entry.method
-            try:
-                method.rule.require(federation.clients_per_round, int(federation.clients))
-                if method.stopping is not None:
-                    method.stopping.require(self.conditions.differ_in_speed)
-            except ValueError as error:
-                raise ConfigError(f": {error}", f"methods.{entry.label}") from error
-        _ = self.space
 
     @cached_property
     def space(self) -> dict[str, dict[str, Axis]]:
@@ -299,28 +196,18 @@ class Config(Part):
             return {"": self}
         return {name: self._under(name, one) for name, one in self.scenarios.items()}
 
+    def _check_case(self) -> None:
+        """Check what depends on the sections that a scenario may change."""
+        require_consistent(self)
+        _ = self.space
+
     def _under(self, name: str, scenario: Scenario) -> Config:
-        raw = {**self._raw, "scenarios": {}}
-        for key in _SECTIONS:
-            raw[key] = overlay(raw.get(key) or {}, getattr(scenario, key) or {})
-        values = scenario.parameters or {}
-        known = {key for entry in self.methods for key in entry.parameters}
-        for key in values:
-            if key not in known:
-                place = f"scenarios.{name}.parameters"
-                raise ConfigError(f": no method has a parameter {key!r}{hint(key, known)}", place)
-        if values:
-            raw["methods"] = [
-                entry.with_values({k: v for k, v in values.items() if k in entry.parameters})
-                for entry in self.methods
-            ]
-        else:
-            raw["methods"] = list(self.methods)
+        raw = scenario.laid_over(self._raw, self.methods, name)
         try:
             case = type(self)._read_one(raw)
-            case._require_consistent()
+            case._check_case()
         except ConfigError as error:
-            own = error.place.partition(".")[0] in _SECTIONS
+            own = error.place.partition(".")[0] in SECTIONS
             place = joined(f"scenarios.{name}", error.place) if own else error.place
             raise ConfigError(error.text, place) from None
         return case
@@ -396,15 +283,13 @@ class Config(Part):
             )
         skew, _, scenario = setting.partition("@")
         case = self.cases[scenario]
-        laid = self.scenarios[scenario].parameters if scenario else None
-        known = {key: value for key, value in (laid or {}).items() if key in entry.parameters}
         return Run(
             dataset=dataset,
             skew=skew,
             scenario=scenario,
             seed=seed,
             partition_seed=seed if self.partition_seed is None else self.partition_seed,
-            method=entry.with_values(known) if known else entry,
+            method=self.scenarios[scenario].entry(entry) if scenario else entry,
             trainable=self.trainable,
             backbone=self.backbone,
             federation=case.federation,
@@ -428,17 +313,3 @@ class Config(Part):
         backbone = self.backbones[self.backbone]
         kernel = kernel_of(self.trainable, training, self.adapters, backbone)
         return training.replaced(kernel=kernel)
-
-
-def overlay(base: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge mappings key by key and replace everything else, as Snakemake does.
-
-    Example:
-        >>> overlay({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
-        {'a': {'b': 3, 'c': 2}}
-    """
-    merged = dict(base)
-    for key, value in update.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = overlay(merged[key], value) if both else value
-    return merged

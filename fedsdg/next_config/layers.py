@@ -15,7 +15,8 @@ import yaml
 
 from fedsdg.files import write_bytes
 from fedsdg.files.places import root, shipped
-from fedsdg.next_config.config import Config, overlay
+from fedsdg.next_config.config import Config
+from fedsdg.next_config.scenarios import overlay
 from fedsdg.next_config.yaml_text import read_yaml, read_yaml_file
 from fedsdg.next_errors import ConfigError, hint, shortened
 

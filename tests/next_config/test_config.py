@@ -10,9 +10,11 @@ from fedsdg.federation.conditions.attack import Attack
 from fedsdg.federation.losses import Loss
 from fedsdg.federation.optimisers import Optimiser
 from fedsdg.next_config import plugins, run
-from fedsdg.next_config.config import Config, dataset_name, overlay
+from fedsdg.next_config.config import Config
+from fedsdg.next_config.data_sets import dataset_name
 from fedsdg.next_config.layers import load, merged
 from fedsdg.next_config.reference import config_page, config_schema, methods_page
+from fedsdg.next_config.scenarios import overlay
 from fedsdg.next_config.search import Interval
 from fedsdg.next_errors import ConfigError
 from fedsdg.next_parts import Part, plain

@@ -1,11 +1,45 @@
-"""``federation.clients: all``: as many clients as a column has values with enough samples."""
+"""The data sets of a config: names, or a user's own images, and clients that their columns tell."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from fedsdg.data.sources import Source
-from fedsdg.next_errors import ConfigError
+from fedsdg.data.sources import DATASETS, Source
+from fedsdg.next_config import plugins
+from fedsdg.next_config.values import distinct
+from fedsdg.next_errors import ConfigError, hint, shortened
+
+
+def read_datasets(given: Any) -> tuple[str | Source, ...]:
+    """Return the data sets: names, or descriptions of a user's own images."""
+    if not isinstance(given, list | tuple) or not given:
+        raise ConfigError(f"is {shortened(given)}, but must be a list with at least one entry")
+    known = [*DATASETS, *plugins.DATASETS]
+    found: list[str | Source] = []
+    for entry in given:
+        if isinstance(entry, Mapping | Source):
+            source = Source.read(entry)
+            if source.name in known:
+                raise ConfigError(f"has {source.name!r}, which is a data set already; rename yours")
+            found.append(source)
+        elif entry in known:
+            found.append(entry)
+        else:
+            raise ConfigError(f"names no known data set: {shortened(entry)}{hint(entry, known)}")
+    distinct(tuple(dataset_name(one) for one in found))
+    return tuple(found)
+
+
+def dataset_name(dataset: str | Source) -> str:
+    """Return the name of a data set."""
+    return dataset if isinstance(dataset, str) else dataset.name
+
+
+def datasets_schema(_: Any) -> dict[str, Any]:
+    """Return the JSON schema of the list of data sets."""
+    names = {"anyOf": [{"enum": list(DATASETS)}, {"type": "object", "required": ["name"]}]}
+    return {"type": "array", "minItems": 1, "items": names}
 
 
 def natural_clients(
