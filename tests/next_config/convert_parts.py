@@ -246,6 +246,11 @@ class Edits:
         begin = self._starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
         self.spans.append((begin, begin, new))
 
+    def append(self, node: ast.AST, new: str) -> None:
+        """Put a text behind a node."""
+        end = self._starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+        self.spans.append((end, end, new))
+
     def line(self, number: int, new: str) -> None:
         """Put a text in the place of a whole line."""
         self.spans.append((self._starts[number - 1], self._starts[number], new))
@@ -323,9 +328,8 @@ def convert(text: str, fields: dict[str, list[str]]) -> str:
                 limits = [constraint(c) for c, n in zip(calls, names, strict=True) if n == "Range"]
                 edits.replace(node, annotation(node.slice.elts[0], "".join(limits)))
     text = positional(edits.applied(), fields)
-    new = [
-        name for name in ("Chosen", "Count", "Ends", "Part", "Several", "Share") if used(name, text)
-    ]
+    names = ("Chosen", "Count", "Ends", "Part", "Several", "Share")
+    new = [name for name in names if used(name, text) and name not in bound(text)]
     text = re.sub(
         r"from fedsdg\.parts import [^\n]*\n",
         f"from fedsdg.next_parts import {', '.join(new)}\n" if new else "",
@@ -367,6 +371,19 @@ def used(name: str, text: str) -> bool:
     return any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(ast.parse(text)))
 
 
+def bound(text: str) -> set[str]:
+    """Return what a module defines or imports itself, before names of parts are added."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.ImportFrom) and node.module != "fedsdg.parts":
+            found |= {alias.asname or alias.name for alias in node.names}
+    return found
+
+
 def _convert_class(node: ast.ClassDef, edits: Edits) -> None:
     base = node.name in BASES and not node.bases
     if not is_part(node) and not base:
@@ -382,6 +399,8 @@ def _convert_class(node: ast.ClassDef, edits: Edits) -> None:
     for entry in node.body:
         if isinstance(entry, ast.FunctionDef) and entry.name == "__post_init__":
             edits.line(entry.lineno, "    def check_fields(self) -> None:\n")
+        if isinstance(entry, ast.AnnAssign) and ast.unparse(entry.target) in TYPES:
+            edits.append(entry, "  # type: ignore[misc]")  # A field in place of a class variable.
         if isinstance(entry, ast.Assign):
             target = ast.unparse(entry.targets[0])
             if target in TYPES:
