@@ -72,9 +72,12 @@ def load(place: str) -> Plugin:
     except Exception as error:
         _forget(_names() - before)
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ConfigError(
-            f"names {place}, which is no plugin: {text}{_line(error, path)}"
-        ) from error
+        text += _line(error, path)
+        if "cannot import name 'part'" in text:
+            text += (
+                "; @part is gone: a subclass of Rule or Term is a part, with limits by Field(ge=0)"
+            )
+        raise ConfigError(f"names {place}, which is no plugin: {text}") from error
     METHODS.update(getattr(module, "METHODS", {}))
     DATASETS.update(getattr(module, "DATASETS", {}))
     source = Path(str(module.__file__))

@@ -117,6 +117,7 @@ def test_the_hash_covers_what_lies_beside(plugin, tmp_path):
             "rename",
         ),
         ("METHODS = {'mine': 3}", "METHODS['mine'] is a int; write Method(...)"),
+        ("from fedsdg.next_parts import part", "@part is gone"),
         ("ATTACKS = {}", "ATTACKS, which is gone; write class X(Attack, name='x')"),
         ("DATASETS = {'digits': print}", "'digits', which exists"),
     ],
