@@ -127,6 +127,10 @@ def clients_in(share: float, num_clients: int) -> int:
 def attackers_in(share: float, num_clients: int) -> int:
     """Return how many of K clients attack, share · K with halves rounded up.
 
+    Args:
+        share: That of the attackers, in [0, 1].
+        num_clients: K.
+
     Raises:
         ValueError: A share above 0 is nobody, or nobody is honest.
     """
