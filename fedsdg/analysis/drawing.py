@@ -274,7 +274,7 @@ def heat_map(frame: pd.DataFrame, view: View) -> Figure:
         shades: Any = {"aspect": "auto", "interpolation": "nearest", "extent": ends}
         image = panel.imshow(np.ma.masked_invalid(table), "OrRd", norm, **shades)
         panel.tick_params(length=0, grid_alpha=0)
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         if "group" in part:
             sizes = part.drop_duplicates(view.y)["group"].value_counts(sort=False)
             stops = sizes.cumsum()

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any
 
 from fedsdg.federation.conditions.compute import Compute
-from fedsdg.federation.conditions.condition import clients_in
+from fedsdg.federation.conditions.condition import attackers_in, clients_in
 from fedsdg.federation.conditions.difference import Difference, FeatureShift, LabelConflict
 from fedsdg.federation.conditions.dropout import Dropout
 from fedsdg.federation.conditions.label_noise import LabelNoise
@@ -45,18 +45,7 @@ class AttackShare:
         Raises:
             ValueError: A share above 0 is nobody, or nobody is honest.
         """
-        attackers = clients_in(self.share, num_clients)
-        if self.share > 0 and not attackers:
-            raise ValueError(
-                f"conditions.attack.share is {self.share}, which is none of {num_clients} clients; "
-                f"use at least {1 / num_clients:.3g}, or 0 for no attack"
-            )
-        if attackers >= num_clients:
-            raise ValueError(
-                f"conditions.attack.share is {self.share}, which is all of {num_clients} clients; "
-                "lower it, since honest clients alone are evaluated"
-            )
-        return attackers
+        return attackers_in(self.share, num_clients)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 `round~N~HASH.pt` holds the server, the rows of clients that have trained, what observers remember
 and, as JSON, the records and all that the run depends on. HASH is that of the file. Two files are
-kept; one whose bytes are not those of its name gives way to the one before it. Optimisers and random streams need no place: the former start afresh in each round or are rows
-of clients, the latter are addressed by the round.
+kept; one whose bytes are not those of its name gives way to the one before it. Optimisers and
+random streams need no place: the former start afresh in each round or are rows of clients, the
+latter are addressed by the round.
 """
 
 import contextlib

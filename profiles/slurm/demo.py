@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import torch
+
 ROOT = Path(__file__).resolve().parents[2]
 #: Where SLURM's commands look, within jobs too; what is written there are links into our folder.
 PLACE = Path("/etc/slurm")
@@ -271,10 +273,10 @@ def _run_and_cancel(folder: Path) -> None:
 
 
 def _has_checkpoint(folder: Path) -> bool:
-    for manifest in (folder / "slurm/.fedsdg/checkpoints").glob("*/round~*.json"):
-        with contextlib.suppress(FileNotFoundError):  # The next checkpoint took its place.
-            config = json.loads(manifest.read_text())["made_for"]["config"]
-            if config["method"] == CANCELLED:
+    for file in (folder / "slurm/.fedsdg/checkpoints").glob("*/round~*"):
+        with contextlib.suppress(FileNotFoundError):  # Newer checkpoints took its place.
+            facts = json.loads(torch.load(file, weights_only=True)["facts"])
+            if facts["made_for"]["config"]["method"] == CANCELLED:
                 return True
     return False
 

@@ -31,7 +31,7 @@ from tests.pretended_cuda import DISORDERLY, pretended_cuda
 def test_few_images_of_a_test_set_are_a_part_of_it_the_same_for_all_methods(test):
     def shards(method="fedavg", seed=0, **federation):
         run = small_run(method, seed=seed, partition={"test": test}, federation=federation)
-        return setup_of(run).shards
+        return setup_of(run).data
 
     whole = shards()
     few = shards(global_images=100, own_images=6)

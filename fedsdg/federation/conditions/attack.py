@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.federation.conditions.condition import LARGEST, ClientData, Condition, clients_in
+from fedsdg.federation.conditions.condition import LARGEST, ClientData, Condition, attackers_in
 from fedsdg.files.columns import Column
 from fedsdg.parts import Range, part
 from fedsdg.rng import stream
@@ -262,28 +262,9 @@ class Attackers(Condition):
         Column("clients", "attacker", "bool", "whether it attacks"),
     )
 
-    def count(self, num_clients: int) -> int:
-        """Return how many of K clients attack, share * K with halves rounded up.
-
-        Raises:
-            ValueError: A share above 0 is nobody, or nobody is honest.
-        """
-        attackers = clients_in(self.share, num_clients)
-        if self.share > 0 and not attackers:
-            raise ValueError(
-                f"conditions.attack.share is {self.share}, which is none of {num_clients} clients; "
-                f"use at least {1 / num_clients:.3g}, or 0 for no attack"
-            )
-        if attackers >= num_clients:
-            raise ValueError(
-                f"conditions.attack.share is {self.share}, which is all of {num_clients} clients; "
-                "lower it, since honest clients alone are evaluated"
-            )
-        return attackers
-
     def prepare(self, data: ClientData) -> ClientData:
         """Choose the attackers, and change the labels on which they train."""
-        count = self.count(data.num_clients)
+        count = attackers_in(self.share, data.num_clients)
         chosen = stream("attack", data.seed).permutation(data.num_clients)[:count]
         labels = data.labels.copy()
         for client in chosen.tolist():

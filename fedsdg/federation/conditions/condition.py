@@ -122,3 +122,27 @@ def clients_in(share: float, num_clients: int) -> int:
         3
     """
     return math.floor(share * num_clients + 0.5)
+
+
+def attackers_in(share: float, num_clients: int) -> int:
+    """Return how many of K clients attack, share · K with halves rounded up.
+
+    Args:
+        share: That of the attackers, in [0, 1].
+        num_clients: K.
+
+    Raises:
+        ValueError: A share above 0 is nobody, or nobody is honest.
+    """
+    attackers = clients_in(share, num_clients)
+    if share > 0 and not attackers:
+        raise ValueError(
+            f"conditions.attack.share is {share}, which is none of {num_clients} clients; "
+            f"use at least {1 / num_clients:.3g}, or 0 for no attack"
+        )
+    if attackers >= num_clients:
+        raise ValueError(
+            f"conditions.attack.share is {share}, which is all of {num_clients} clients; lower it, "
+            "since honest clients alone are evaluated"
+        )
+    return attackers

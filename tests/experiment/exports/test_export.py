@@ -429,6 +429,7 @@ def test_evaluate_refuses_in_a_sentence(done, place, tmp_path, capsys, monkeypat
     assert "unknown data set 'digit'" in sentence(shared, data="digit")
     client = next(out.glob("client~*/own"))
     assert "have no head" in sentence(client)
+    monkeypatch.chdir(tmp_path)  # where there are no results
     assert "which is not at results/backbones" in sentence(client.parent, None)
     for wrong in ("[]", "{}", '{"backbone": 3, "images": {}, "classes": []}'):
         (client.parent / "fedsdg.json").write_text(wrong)
