@@ -15,7 +15,7 @@ from fedsdg.aggregation.ranks import Ranks
 from fedsdg.aggregation.rows import MemoryRows, Rows, StateDict, nonfinite_by_row
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.types import ADAPTERS, Context, Plan, Rule, State
-from fedsdg.parts import shown
+from fedsdg.next_errors import shortened
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +222,7 @@ def check_choices(on_nonfinite: Any, buffers: Any) -> None:
         ("buffers", buffers, buffer_rules.CHOICES),
     ):
         if not isinstance(value, str) or value not in choices:
-            raise ValueError(f"{what}={shown(value)}: use one of {', '.join(choices)}")
+            raise ValueError(f"{what}={shortened(value)}: use one of {', '.join(choices)}")
 
 
 def _adapters(updates: Rows) -> Rows:
@@ -258,8 +258,9 @@ def checked_uploads(
         others, sent, _ = params.by_client(values, f"upload {name!r}")
         if name in (*checked, ADAPTERS) or set(others) != set(update):
             raise ValueError(
-                f"upload {name!r} is of the clients {shown(others)}; give uploads other than the "
-                f"update, for the clients {shown(list(update))}"
+                f"upload {name!r} is of the clients {shortened(others)}; give uploads other than "
+                f"the "
+                f"update, for the clients {shortened(list(update))}"
             )
         of_client = dict(zip(others, sent, strict=True))
         suffix = "" if name == "update" else f", upload {name!r}"

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsdg.aggregation.errors import NonFiniteError, kind, nonfinite_sentence
 from fedsdg.aggregation.rows import Counts
 from fedsdg.aggregation.types import Context, Plan, Rule, State
-from fedsdg.parts import shown
+from fedsdg.next_errors import shortened
 
 MOST = 2**53
 """The largest count: a float64 has room for all whole numbers up to it."""
@@ -56,7 +56,7 @@ class Cohort:
         if total is not None and all(map(_is_whole, self.ids)):
             clients = np.array(self.ids, dtype=np.int64)
             if (clients < 0).any() or (clients >= total).any():
-                raise ValueError(f"client ids {shown(self.ids)} must be in 0 … {total - 1}")
+                raise ValueError(f"client ids {shortened(self.ids)} must be in 0 … {total - 1}")
             if samples is None and everyone is not None:
                 samples = everyone[clients]
         given = {"num_samples": samples, "num_batches": self.num_batches}
@@ -92,7 +92,7 @@ class Cohort:
         fresh = rule.init(d, context.client_samples)
         if not fresh:
             if state:
-                raise ValueError(f"state is {shown(state)}, but the rule keeps none; omit it")
+                raise ValueError(f"state is {shortened(state)}, but the rule keeps none; omit it")
             return {}
         self._require_identified(context.num_clients)
         if state is not None:
@@ -147,7 +147,8 @@ class Cohort:
         total = given if everyone is None else len(everyone)
         if total is not None and (given not in (None, total) or len(self.ids) > total):
             raise ValueError(
-                f"num_clients={given} and client_samples={shown(self.client_samples)} do not fit "
+                f"num_clients={given} and client_samples={shortened(self.client_samples)} do not "
+                f"fit "
                 f"{len(self.ids)} clients; count all clients of the federation"
             )
         return total
@@ -158,7 +159,7 @@ class Cohort:
             raise ValueError("the rule keeps a state: give num_clients or client_samples")
         if not all(map(_is_whole, self.ids)) or (self.listed and len(self.ids) not in (0, total)):
             raise ValueError(
-                f"the rule keeps a state by client, and {shown(self.ids)} do not say which of the "
+                f"the rule keeps a state by client, and {shortened(self.ids)} do not say which of the "
                 f"{total} clients they are; {remedy}"
             )
 
@@ -166,7 +167,7 @@ class Cohort:
 def _check_state(state: Any, fresh: State) -> None:
     remedy = "pass the state that the last call returned, for the same federation and model"
     if not isinstance(state, Mapping) or set(state) != set(fresh):
-        raise ValueError(f"state is {shown(state)}, expected {list(fresh)}; {remedy}")
+        raise ValueError(f"state is {shortened(state)}, expected {list(fresh)}; {remedy}")
     for name, expected in fresh.items():
         value = state[name]
         if (
@@ -190,7 +191,7 @@ def _counts(name: str, given: Any, ids: Sequence[Hashable] | None = None) -> np.
     if isinstance(given, np.ndarray | Tensor):
         given = given.tolist()
     if not isinstance(given, list | tuple) or (ids is not None and len(given) != len(ids)):
-        raise ValueError(f"{name} is {shown(given)}; give a list of one count per client")
+        raise ValueError(f"{name} is {shortened(given)}; give a list of one count per client")
     for position, value in enumerate(given):
         if (
             not isinstance(value, int | float | np.number)
@@ -199,7 +200,7 @@ def _counts(name: str, given: Any, ids: Sequence[Hashable] | None = None) -> np.
         ):
             raise ValueError(
                 f"client {position if ids is None else ids[position]}: the count in {name} is "
-                f"{shown(value)}; give a number from 0 to 2**53"
+                f"{shortened(value)}; give a number from 0 to 2**53"
             )
     return np.array(given, dtype=np.float64)
 
@@ -210,5 +211,5 @@ def _is_whole(value: Any) -> bool:
 
 def _positive(name: str, value: Any) -> int:
     if not _is_whole(value) or not 1 <= value <= MOST:
-        raise ValueError(f"{name}={shown(value)} must be a whole number of at least 1")
+        raise ValueError(f"{name}={shortened(value)} must be a whole number of at least 1")
     return int(value)

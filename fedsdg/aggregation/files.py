@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -25,7 +25,7 @@ from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.tensor_files import TensorFile
 from fedsdg.aggregation.types import ADAPTERS, Plan, Rule, State
 from fedsdg.files import atomic_path, flush
-from fedsdg.parts import shown
+from fedsdg.next_errors import shortened
 
 LEAST_MEMORY = 1 << 20
 
@@ -138,7 +138,7 @@ def aggregate_files(
     check_choices(on_nonfinite, buffers)
     if not isinstance(memory, int) or memory < LEAST_MEMORY:
         raise ValueError(
-            f"memory={shown(memory)} is too little; give a whole number of bytes, at least 1 MiB"
+            f"memory={shortened(memory)} is too little; give a whole number of bytes, at least 1 MiB"
         )
     targets = [out] if state_out is None else [out, state_out]
     for target in targets:
@@ -149,7 +149,7 @@ def aggregate_files(
     labels = [str(path) for path in client_files]
     if {"update", ADAPTERS} & set(uploads or ()):
         raise ValueError(
-            f"uploads are {shown(list(uploads or ()))}; give those that are sent beside the "
+            f"uploads are {shortened(list(uploads or ()))}; give those that are sent beside the "
             "parameters, which are client_files"
         )
     sent = {
@@ -215,7 +215,7 @@ def aggregate_files(
         remarks=remarks,
         rule={
             "type": named if isinstance(named, str) else type(made).__name__,
-            **(asdict(made) if is_dataclass(made) else {}),
+            **made.model_dump(),
         },
         clients=labels,
         num_parameters=d,

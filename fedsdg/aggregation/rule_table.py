@@ -5,9 +5,11 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from pydantic.fields import FieldInfo
+
 from fedsdg.aggregation.types import Rule
-from fedsdg.files import hint
-from fedsdg.parts import Declared, checked, parameters, replaced, shown
+from fedsdg.next_errors import hint, shortened
+from fedsdg.next_parts import checked, parameters, with_parameters
 
 
 class Named(NamedTuple):
@@ -17,7 +19,7 @@ class Named(NamedTuple):
     fixed: tuple[str, ...] = ()
 
     @property
-    def settable(self) -> dict[str, Declared]:
+    def settable(self) -> dict[str, FieldInfo]:
         """All that a row may set, with the rule's own values as defaults."""
         return {n: field for n, field in parameters(self.rule).items() if n not in self.fixed}
 
@@ -70,20 +72,20 @@ def make_rule(rule: Any) -> Rule:
     given = {key: value for key, value in rule.items() if key not in ("type", "name")}
     values = checked(given, named.settable, where)
     try:
-        return replaced(named.rule, values)
+        return with_parameters(named.rule, values)
     except ValueError as error:  # Of parameters that do not go together.
         raise ValueError(f"{where}: {error}") from error
 
 
 def _named(name: Any) -> Named:
     if not isinstance(name, str):
-        raise ValueError(f"rule has the type {shown(name)}; name one of {', '.join(rules())}")
+        raise ValueError(f"rule has the type {shortened(name)}; name one of {', '.join(rules())}")
     if name in rules():
         return rules()[name]
     if name in _methods():
         why = _needs_more(_methods()[name].rule)
         raise ValueError(f"rule {name!r} {why}; `fedsdg run` has it")
-    raise ValueError(f"there is no rule {shown(name)}{hint(name, rules())}")
+    raise ValueError(f"there is no rule {shortened(name)}{hint(name, rules())}")
 
 
 def _methods() -> Mapping[str, Any]:

@@ -70,8 +70,10 @@ def fedsdg_server_aggregate(
         >>> [round(value, 5) for value in parameters["w"].tolist()]
         [1.55016, 2.35016]
     """
-    options = (epsilon, reference, transform, temperature, max_weight, smoothing)
-    rule = Alignment(*options, clip_norm=clip_norm)
+    names = ("epsilon", "reference", "transform", "temperature", "max_weight", "smoothing")
+    given = (epsilon, reference, transform, temperature, max_weight, smoothing)
+    options = dict(zip(names, given, strict=True))
+    rule = Alignment(**options, clip_norm=clip_norm)
     made = aggregate(rule, global_params, client_params)
     results = [made.parameters]
     if return_weights:

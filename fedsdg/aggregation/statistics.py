@@ -15,10 +15,12 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
+
+from fedsdg.next_lazy import torch
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fedsdg.aggregation.rows import Block
 
 BACKENDS = ("auto", "torch", "numba", "triton")

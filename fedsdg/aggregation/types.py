@@ -19,16 +19,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedsdg.aggregation.errors import NonFiniteError, RuleFault, nonfinite_sentence
-from fedsdg.parts import part
+from fedsdg.next_lazy import torch
+from fedsdg.next_parts import Part
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fedsdg.aggregation.rows import Rows
 
-State = Mapping[str, Tensor]
+State = Mapping[str, "Tensor"]
 ADAPTERS = "adapters"
 """The upload that is formed from the parameters, as the updates are, without those of the head."""
 
@@ -201,7 +202,7 @@ Prior = Literal["clusters", "labels"]
 many training samples of every class it holds."""
 
 
-class Rule:
+class Rule(Part):
     """A server aggregation rule, which modifies neither uploads nor state.
 
     A subclass is a `part` and defines `plan`; the other methods have these defaults.
@@ -313,7 +314,6 @@ class Rule:
         return Aggregate(steps, plan.weights, plan.state, plan.diagnostics)
 
 
-@part
 class Wrapper(Rule):
     """A rule around another rule, with the inner rule's needs, state and models."""
 

@@ -1,17 +1,21 @@
 """Weights of clients: what they count by, a cap on the largest, and the summary of a round."""
 
-from typing import Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedsdg.aggregation.types import Context, Rule
-from fedsdg.parts import part, shown
+from fedsdg.aggregation.types import Rule
+from fedsdg.next_errors import shortened
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.types import Context
 
 ZERO_WEIGHT = 1e-6
 """A smaller weight counts as zero in a summary."""
 
 
-@part
 class Weighed(Rule):
     """A rule that weighs clients by n_k, what client k counts by.
 
@@ -39,7 +43,7 @@ class Weighed(Rule):
         counts = context.num_samples if self.weights == "samples" else context.num_batches
         if not (counts >= 0).all() or not counts.sum() > 0:
             raise ValueError(
-                f"cannot weigh by {self.weights}: the counts {shown(counts.tolist())} must be at "
+                f"cannot weigh by {self.weights}: the counts {shortened(counts.tolist())} must be at "
                 "least 0 with a positive sum; use weights='uniform'"
             )
         return counts

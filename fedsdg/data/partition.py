@@ -6,17 +6,18 @@ method, so that methods are compared on identical clients.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from fedsdg.data.allocation import ALLOCATIONS
 from fedsdg.data.datasets import TEST_SHARE, Column, ImageData, global_test_set
 from fedsdg.data.skew import Skew
 from fedsdg.files import canonical_json, hint
-from fedsdg.parts import Absent, Range, part
+from fedsdg.next_parts import Count, Part
 from fedsdg.rng import stream
 
 TRAIN, VAL, TEST, GLOBAL_TEST, LEFT_OUT = range(5)
@@ -25,22 +26,21 @@ SPLITS = ("train", "val", "test", "global_test", "left_out")
 FRACTIONS = (0.5, 0.2, 0.3)
 
 
-@part
-class PartitionSettings:
+class PartitionSettings(Part):
     """How samples are divided among clients."""
 
-    min_samples: Annotated[int, Range(3)] = 12
+    min_samples: Annotated[int, Field(ge=3)] = 12
     "smallest number of samples of a client"
-    min_test: Annotated[int, Range(1)] = 3
+    min_test: Count = 3
     "smallest number of test samples of a client"
-    retries: Annotated[int, Range(0)] = 200
+    retries: Annotated[int, Field(ge=0)] = 200
     "draws before the partition is given up with an error"
-    test: Annotated[Literal["fixed", "by-seed"], Absent("by-seed")] = "fixed"
+    test: Literal["fixed", "by-seed"] = "fixed"
     """the global test set of data without a test split: `fixed`, a stratified fifth that depends on
     the data alone, or `by-seed`, one for each seed; `federation.global_images` and
     `conditions.benchmark_images` follow it"""
 
-    def __post_init__(self) -> None:
+    def check_fields(self) -> None:
         """Check that a client can have training, validation and test samples.
 
         Raises:
@@ -146,7 +146,7 @@ def partition_clients(
     split[global_test] = GLOBAL_TEST
     shared = np.flatnonzero(split == LEFT_OUT)
     # Partitions by seed were made before there was a choice.
-    facts = {key: value for key, value in asdict(settings).items() if value != "by-seed"}
+    facts = {key: value for key, value in dict(settings).items() if value != "by-seed"}
     if data.classes:
         facts["classes"] = list(data.classes)
     if skew.kind == "column":

@@ -1,10 +1,10 @@
 """Declarations of data sets: the built-in ones, and users' own as a config describes them."""
 
 import re
-from typing import Annotated, Literal
+from typing import Literal
 
 from fedsdg.files import hint
-from fedsdg.parts import Range, part
+from fedsdg.next_parts import Count, Part
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 #: Number of classes of each built-in data set, whose labels are 0 … C − 1.
@@ -19,8 +19,7 @@ NUM_CLASSES = {
 }
 
 
-@part
-class Source:
+class Source(Part):
     """Where labelled images are, and how they become square arrays of one size.
 
     Example:
@@ -44,7 +43,7 @@ class Source:
     "split to train on; without any split, everything is for training"
     test: str = "test"
     "split of the global test set; without one, a stratified fifth is drawn"
-    size: Annotated[int | None, Range(1)] = None
+    size: Count | None = None
     "height and width in pixels; null: unchanged if all images are square and equal, else 64"
     channels: Literal[1, 3] | None = None
     "1 grey, 3 colour; null: 3 if any image has colour"
@@ -53,7 +52,7 @@ class Source:
     background: Literal["white", "grey", "black"] = "white"
     "colour behind transparent pixels"
 
-    def __post_init__(self) -> None:
+    def check_fields(self) -> None:
         """Check the name and the origin.
 
         Raises:
@@ -71,15 +70,20 @@ class Source:
 
 
 _SOURCES = (
-    Source("digits", size=8, channels=1),
-    Source("mnist", hub="ylecun/mnist", size=28, channels=1),
-    Source("usps", hub="flwrlabs/usps", size=16, channels=1),
-    Source("fashion_mnist", hub="zalando-datasets/fashion_mnist", size=28, channels=1),
-    Source("cifar10", hub="uoft-cs/cifar10", image="img", size=32, channels=3),
+    Source(name="digits", size=8, channels=1),
+    Source(name="mnist", hub="ylecun/mnist", size=28, channels=1),
+    Source(name="usps", hub="flwrlabs/usps", size=16, channels=1),
+    Source(name="fashion_mnist", hub="zalando-datasets/fashion_mnist", size=28, channels=1),
+    Source(name="cifar10", hub="uoft-cs/cifar10", image="img", size=32, channels=3),
     Source(
-        "cifar100", hub="uoft-cs/cifar100", image="img", label="fine_label", size=32, channels=3
+        name="cifar100",
+        hub="uoft-cs/cifar100",
+        image="img",
+        label="fine_label",
+        size=32,
+        channels=3,
     ),
-    Source("tiny_imagenet_32", size=32, channels=3),
+    Source(name="tiny_imagenet_32", size=32, channels=3),
 )
 #: The built-in data sets. `digits` comes with scikit-learn; the others are parquet files in
 #: `$FEDSDG_DATA/NAME`, else from the hub.

@@ -125,7 +125,7 @@ def assemble(
     )
     compute = next((one for one in conditions if isinstance(one, Compute)), None)
     if compute is not None and compute.compensates:
-        rule = Compensated(rule)
+        rule = Compensated(inner=rule)
     if compute is not None and compute.local_seconds is not None:
         schedule = replace(schedule, epochs=compute.max_epochs)
     rows = first.repeat(rule.models(data.num_clients), 1)

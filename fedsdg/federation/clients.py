@@ -10,9 +10,10 @@ from fedsdg.federation.batches import Epochs, draw_epochs
 from fedsdg.federation.conditions.condition import Participation
 from fedsdg.federation.data_sharing import pooled_batches
 from fedsdg.federation.observers.observer import RoundView
+from fedsdg.federation.phases import Phase
 from fedsdg.federation.setup import Server, Setup
 from fedsdg.federation.store import ClientRows, PendingRows
-from fedsdg.federation.tasks import Phase, Tasks
+from fedsdg.federation.tasks import Tasks
 from fedsdg.rng import stream
 
 

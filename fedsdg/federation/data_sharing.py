@@ -3,19 +3,22 @@
 Neither is federated learning: they show what such data are worth.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from fedsdg.federation.batches import Epochs, split_batches
-from fedsdg.federation.conditions.condition import ClientData
+if TYPE_CHECKING:
+    from fedsdg.federation.batches import Epochs
+    from fedsdg.federation.conditions.condition import ClientData
 from fedsdg.files.columns import Column
-from fedsdg.parts import Range, part
+from fedsdg.next_parts import Part, Share
 from fedsdg.rng import stream
 
 
-class DataSharing:
+class DataSharing(Part):
     """Base of policies; with this one every client trains on its own samples alone."""
 
     central: ClassVar[bool] = False
@@ -26,11 +29,10 @@ class DataSharing:
         return data
 
 
-@part
 class SharedSamples(DataSharing):
     """Every client gives ceil(share * n_k) of its training samples to all others."""
 
-    share: Annotated[float, Range(0, 1)] = 0.05
+    share: Share = 0.05
     "share of its data that every client gives to all others"
 
     columns: ClassVar = (
@@ -51,7 +53,6 @@ class SharedSamples(DataSharing):
         return replace(data, train=train).with_facts(disclosed=counts / sizes)
 
 
-@part
 class Central(DataSharing):
     """One place holds all training samples; in a round it trains on as many as the cohort would."""
 
@@ -74,6 +75,8 @@ def pooled_batches(pool: np.ndarray, counts: list[int], size: int | None, seed: 
         size: Samples of a batch; None: all of the round.
         seed: That of the run.
     """
+    from fedsdg.federation.batches import split_batches
+
     begin = sum(counts[:-1])
     end = begin + counts[-1]
     first = begin // len(pool)

@@ -13,11 +13,12 @@ from torch.nn.functional import cross_entropy
 from fedsdg.federation.batches import split_batches
 from fedsdg.federation.clients import download
 from fedsdg.federation.observers.observer import RoundView
+from fedsdg.federation.phases import Phase
 from fedsdg.federation.records import add_gates, facts_of_client
 from fedsdg.federation.scoring import CLIENTS_PER_PASS, evaluate_logits, merged_weights
 from fedsdg.federation.setup import Server, Setup
 from fedsdg.federation.store import ClientRows, PendingRows
-from fedsdg.federation.tasks import Phase, Results
+from fedsdg.federation.tasks import Results
 from fedsdg.models import Layout
 
 Answers = list[np.ndarray]

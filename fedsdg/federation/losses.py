@@ -1,15 +1,19 @@
 """Losses: what a client's training minimises, sample by sample."""
 
-from typing import Annotated, ClassVar
+from __future__ import annotations
 
-import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy, log_softmax
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from fedsdg.parts import Range, part
+from pydantic import Field
+
+from fedsdg.next_lazy import torch
+from fedsdg.next_parts import Part, Several, Share
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
-class Loss:
+class Loss(Part, kind=True):
     """Base of losses that a config can choose.
 
     A loss is called as `loss(logits [B, C], labels [B], reduction="none")` and returns [B]. `weigh`
@@ -31,22 +35,21 @@ class Loss:
         """Raise ValueError if the loss does not fit so many classes."""
 
 
-@part
-class CrossEntropy(Loss):
+class CrossEntropy(Loss, name="cross-entropy"):
     """-sum_c q_c w_c log p_c with q_c = (1 - eps) [c = y] + eps / C.
 
     The mean of a batch divides by the sum of w_y, so a class of weight 2 counts twice.
     """
 
-    label_smoothing: Annotated[float, Range(0, 1)] = 0.0
+    label_smoothing: Share = 0.0
     "ε, share of all classes in every label"
-    class_weights: Annotated[tuple[float, ...] | None, Range(1e-6, 1e6)] = None
+    class_weights: Several[Annotated[float, Field(ge=1e-06, le=1000000.0)]] | None = None
     "a weight for each class; null: all count alike"
 
     def __call__(self, logits: Tensor, labels: Tensor, reduction: str = "none") -> Tensor:
         """Return the losses of B samples."""
         weights = None if self.class_weights is None else logits.new_tensor(self.class_weights)
-        return cross_entropy(
+        return torch.nn.functional.cross_entropy(
             logits, labels, weights, reduction=reduction, label_smoothing=self.label_smoothing
         )
 
@@ -71,16 +74,15 @@ class CrossEntropy(Loss):
             )
 
 
-@part
-class Focal(Loss):
+class Focal(Loss, name="focal"):
     """-(1 - p_y)^gamma log p_y (Lin et al. 2017, without alpha); gamma = 0 is cross-entropy."""
 
-    gamma: Annotated[float, Range(0, 100)] = 2.0
+    gamma: Annotated[float, Field(ge=0, le=100)] = 2.0
     "γ of −(1 − p)^γ log p"
 
     def __call__(self, logits: Tensor, labels: Tensor, reduction: str = "none") -> Tensor:
         """Return the losses of B samples."""
-        log_p = log_softmax(logits, 1).gather(1, labels[:, None])[:, 0]
+        log_p = torch.nn.functional.log_softmax(logits, 1).gather(1, labels[:, None])[:, 0]
         smallest = torch.finfo(log_p.dtype).tiny  # its power has a finite slope
         missing = (-torch.expm1(log_p)).clamp_min(smallest)
         losses: Tensor = -(missing**self.gamma) * log_p

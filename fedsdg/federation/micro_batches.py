@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.federation.tasks import Phase, Results, Tasks
+from fedsdg.federation.phases import Phase
+from fedsdg.federation.tasks import Results, Tasks
 from fedsdg.federation.training import train
 from fedsdg.models import ClientModel, Layout, leaves
 

@@ -4,20 +4,25 @@ PyTorch's optimisers count steps once for a whole tensor, and its Adam moves row
 is zero.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Union
 
 import numpy as np
-import torch
-from torch import Tensor
+from pydantic import Field
 
-from fedsdg.models import adam_step, root
-from fedsdg.parts import Range, part
+from fedsdg import models
+from fedsdg.next_lazy import torch
+from fedsdg.next_parts import Part
 
-Rate = Tensor | float
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Rate = Union["Tensor", float]
 """A learning rate: one number, or one for each column [d]."""
-Memory = Mapping[str, Tensor]
+Memory = Mapping[str, "Tensor"]
 """What an optimiser remembers of rows [n, d], by name."""
 
 
@@ -35,7 +40,7 @@ def descend(parameters: Tensor, direction: Tensor, rate: Rate) -> None:
         parameters.addcmul_(direction, rate, value=-1)
 
 
-class RowOptimiser:
+class Optimiser(Part, kind=True):
     """Base of optimisers, which move rows of parameters by their gradients."""
 
     @property
@@ -58,17 +63,16 @@ class RowOptimiser:
         raise NotImplementedError
 
 
-@part
-class Adam(RowOptimiser):
+class Adam(Optimiser, name="adam"):
     """theta <- theta - eta m^ / (sqrt(v^) + eps) (Kingma & Ba 2015), without weight decay."""
 
     memory: ClassVar[tuple[str, ...]] = ("mean", "square")
 
-    beta1: Annotated[float, Range(0, 0.999999)] = 0.9
+    beta1: Annotated[float, Field(ge=0, le=0.999999)] = 0.9
     "β₁, share of the past in m"
-    beta2: Annotated[float, Range(0, 0.999999)] = 0.999
+    beta2: Annotated[float, Field(ge=0, le=0.999999)] = 0.999
     "β₂, share of the past in v"
-    epsilon: Annotated[float, Range(1e-12, 1)] = 1e-8
+    epsilon: Annotated[float, Field(ge=1e-12, le=1)] = 1e-8
     "ε beside √v̂"
 
     def move(
@@ -104,7 +108,7 @@ class Adam(RowOptimiser):
         runs = zip(*(matrix.split(counts.tolist()) for matrix in matrices), strict=True)
         for number, rows in zip(numbers.tolist(), runs, strict=True):
             c = math.sqrt(1 - self.beta2 ** int(number))
-            adam_step(
+            models.adam_step(
                 *(matrix.numpy() for matrix in rows),
                 rates.numpy(),
                 np.float32(1 - self.beta1),
@@ -115,11 +119,10 @@ class Adam(RowOptimiser):
             )
 
 
-@part
-class AdamW(Adam):
+class AdamW(Adam, name="adamw"):
     """Adam after theta <- (1 - eta lambda) theta (Loshchilov & Hutter 2019)."""
 
-    weight_decay: Annotated[float, Range(0, 1e3)] = 0.01
+    weight_decay: Annotated[float, Field(ge=0, le=1000.0)] = 0.01
     "λ of θ ← (1 − η λ) θ, before each step"
 
     def move(
@@ -131,18 +134,17 @@ class AdamW(Adam):
         super().move(parameters, gradients, rate, memory, step)
 
 
-@part
-class Sgd(RowOptimiser):
+class Sgd(Optimiser, name="sgd"):
     """theta <- theta - eta v with v <- mu v + g (Sutskever et al. 2013).
 
     With Nesterov's momentum the step goes along g + mu v.
     """
 
-    momentum: Annotated[float, Range(0, 0.999999)] = 0.0
+    momentum: Annotated[float, Field(ge=0, le=0.999999)] = 0.0
     "μ of v ← μ v + g"
     nesterov: bool = False
     "a step along g + μ v in place of v"
-    weight_decay: Annotated[float, Range(0, 1e3)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=1000.0)] = 0.0
     "λ, added to the gradient as λ θ"
 
     @property
@@ -164,13 +166,12 @@ class Sgd(RowOptimiser):
         descend(parameters, direction, rate)
 
 
-@part
-class Adagrad(RowOptimiser):
+class Adagrad(Optimiser, name="adagrad"):
     """theta <- theta - eta g / (sqrt(s) + eps) with s <- s + g^2 (Duchi et al. 2011)."""
 
     memory: ClassVar[tuple[str, ...]] = ("squares",)
 
-    epsilon: Annotated[float, Range(1e-12, 1)] = 1e-10
+    epsilon: Annotated[float, Field(ge=1e-12, le=1)] = 1e-10
     "ε beside √Σ g²"
 
     def move(
@@ -178,4 +179,4 @@ class Adagrad(RowOptimiser):
     ) -> None:
         """Take one step in place."""
         squares = memory["squares"].addcmul_(gradients, gradients)
-        descend(parameters, gradients / root(squares).add_(self.epsilon), rate)
+        descend(parameters, gradients / models.root(squares).add_(self.epsilon), rate)

@@ -5,28 +5,35 @@ model of their own beside the server's, it is a copy of the communicated row in 
 (`MixedModel`).
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from __future__ import annotations
 
-from fedsdg.federation.tasks import PRIVATE, SHARED, Phase
-from fedsdg.federation.terms import GatePenalty, PersonalProximal, PrivatePenalty, Term
-from fedsdg.parts import Absent, Range, part
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from fedsdg.federation.phases import PRIVATE, SHARED, Phase
+from fedsdg.federation.terms import GatePenalty, PersonalProximal, PrivatePenalty
+from fedsdg.next_parts import Count, Part, Share
+
+if TYPE_CHECKING:
+    from fedsdg.federation.terms import Term
 
 Start = Literal["initial", "download", "mixture"]
-Optimiser = Annotated[Literal["training", "sgd"], Absent("training")]
-Penalties = Annotated[Literal["inside", "decoupled"], Absent("inside")]
+Optimiser = Literal["training", "sgd"]
+Penalties = Literal["inside", "decoupled"]
 
 
-class Personalisation:
+class Personalisation(Part):
     """Base of personalisations; with this one every client uses the global model."""
 
     own_start: ClassVar[Start] = "initial"
     """what a model v of the client's own is before the client first trains: the common
     initialisation, or the model of its first download; with `mixture`, training of each round
     begins at a v + (1 - a) theta, and its result is both v and what is sent"""
-    own_optimiser = "training"
+    own_optimiser: ClassVar[str] = "training"
     "the optimiser of what is private: that of the `training`, or plain `sgd`"
-    gate_samples = "all"
+    gate_samples: ClassVar[str] = "all"
     "which samples teach gates: `all`, or a `held-out` quarter that teaches nothing else"
 
     @property
@@ -54,34 +61,31 @@ class Personalisation:
         return (Phase(epochs),)
 
 
-@part
 class Shared(Personalisation):
     """Every client uses the global model."""
 
 
-@part
 class LocalOnly(Personalisation):
     """Every parameter is private: nothing is sent and there is no global model."""
 
     adapters: ClassVar[Mapping[str, Any]] = {"local": True}
 
 
-@part
 class DualPath(Personalisation):
     """FedSDG: a private LoRA branch behind a learned gate, theta_g + m theta_p (Eq. 3-5).
 
     With heads of their own clients have no global model.
     """
 
-    lambda1: Annotated[float, Range(0)] = 1e-4
+    lambda1: Annotated[float, Field(ge=0)] = 1e-4
     "λ₁ of Eq. 5, weight of Σ_l |m_l|"
-    lambda2: Annotated[float, Range(0)] = 1e-4
+    lambda2: Annotated[float, Field(ge=0)] = 1e-4
     "λ₂ of Eq. 5, weight of ‖θ_p‖²"
     gate: Literal["block", "layer", "client"] = "block"
     "one gate per `block`, `layer` or `client`"
-    gate_init: Annotated[float, Range()] = 0.0
+    gate_init: float = 0.0
     "initial gate logit a; m = σ(a)"
-    gate_fixed: Annotated[float | None, Range(0, 1)] = None
+    gate_fixed: Share | None = None
     "a gate in [0, 1] that is not learned; null: gates are learned"
     composition: Literal["residual", "factors"] = "residual"
     "Eq. 4 on the `residual` or on the `factors`"
@@ -96,14 +100,14 @@ class DualPath(Personalisation):
     penalties: Penalties = "inside"
     """the gradients of both penalties go `inside` the optimiser with that of the loss, or each
     takes a `decoupled` step of its own, as weight decay does in AdamW: θ ← θ − η ∇"""
-    gate_samples: Annotated[Literal["all", "held-out"], Absent("all")] = "all"
+    gate_samples: Literal["all", "held-out"] = "all"  # type: ignore[misc]
     """which samples teach the gates: `all` that a client trains on, or a stratified quarter of
     them, `held-out`, from which the private branch does not learn, and the gates from no other"""
     private_block: Literal["first", "middle", "last"] | None = None
     """the only block with the private branch and its gate (`middle`: block ⌊L/2⌋ of
     0 … L − 1); none: every block has them"""
 
-    def __post_init__(self) -> None:
+    def check_fields(self) -> None:
         """Refuse the penalty on the residual if there is no A_p."""
         if self.private_norm == "residual" and self.private_subspace == "shared-a":
             raise ValueError(
@@ -140,18 +144,16 @@ class DualPath(Personalisation):
         )
 
 
-@part
 class PrivateHead(Personalisation):
     """FedPer (Arivazhagan et al. 2019): each client has a head; everything trains together."""
 
     adapters: ClassVar[Mapping[str, Any]] = {"head": "private"}
 
 
-@part
 class OwnHead(PrivateHead):
     """FedRep (Collins et al. 2021): each client trains its head alone, then the adapters alone."""
 
-    head_epochs: Annotated[int, Range(1)] = 2
+    head_epochs: Count = 2
     "epochs of the head alone, before the usual ones of the shared adapters alone"
 
     def phases(self, epochs: int) -> tuple[Phase, ...]:
@@ -162,7 +164,6 @@ class OwnHead(PrivateHead):
         )
 
 
-@part
 class GatedHead(Personalisation):
     """A client's head is (1 - m) W_g + m W_p with one gate m = sigmoid(a).
 
@@ -170,11 +171,11 @@ class GatedHead(Personalisation):
     not learn; adapters and W_g learn from all of them.
     """
 
-    gate_init: Annotated[float, Range()] = 0.0
+    gate_init: float = 0.0
     "initial gate logit a; m = σ(a)"
-    gate_fixed: Annotated[float | None, Range(0, 1)] = None
+    gate_fixed: Share | None = None
     "a gate in [0, 1] that is not learned; null: it is learned"
-    gate_samples: Literal["held-out", "all"] = "held-out"
+    gate_samples: Literal["held-out", "all"] = "held-out"  # type: ignore[misc]
     """which samples teach the gate: a stratified quarter, `held-out`, from which the private head
     does not learn, and the gate from no other; or `all` that a client trains on teach both"""
 
@@ -184,7 +185,6 @@ class GatedHead(Personalisation):
         return {"head": "gated", "gate_init": self.gate_init, "gate_fixed": self.gate_fixed}
 
 
-@part
 class ResidualHead(Personalisation):
     """Fed-RoD (Chen & Chao 2022), linear: a client's head is W_g + W_p.
 
@@ -199,7 +199,6 @@ class ResidualHead(Personalisation):
         return (Phase(epochs, turns=(PRIVATE, SHARED), alone=True, balanced=True),)
 
 
-@part
 class FineTune(Personalisation):
     """Before an evaluation each client tunes a copy of the global model, or of its head.
 
@@ -207,11 +206,11 @@ class FineTune(Personalisation):
     and tunes it alone.
     """
 
-    personal_epochs: Annotated[int, Range(0)] = 2
+    personal_epochs: Annotated[int, Field(ge=0)] = 2
     "e, local epochs before evaluation; 0: clients are evaluated with the global model"
-    tunes: Annotated[Literal["all", "head"], Absent("all")] = "all"
+    tunes: Literal["all", "head"] = "all"
     "what trains before evaluation: `all`, or the `head` alone"
-    head: Annotated[Literal["shared", "frozen"], Absent("shared")] = "shared"
+    head: Literal["shared", "frozen"] = "shared"
     """`shared`: the head trains with the rest; `frozen`: until evaluation it keeps its first
     values, drawn by seed and the same for all clients, and is not sent"""
 
@@ -226,7 +225,6 @@ class FineTune(Personalisation):
         return self.personal_epochs, self.tunes == "head"
 
 
-@part
 class Ditto(Personalisation):
     """Ditto (Li et al. 2021): v minimises F_k(v) + lambda/2 ||v - theta_t||^2 beside theta.
 
@@ -237,9 +235,9 @@ class Ditto(Personalisation):
     own_start: ClassVar[Start] = "download"
     mixed_weight: ClassVar[float | None] = 1.0
 
-    strength: Annotated[float, Range(0)] = 0.1
+    strength: Annotated[float, Field(ge=0)] = 0.1
     "λ that holds a client's own model to the global one"
-    own_optimiser: Optimiser = "training"
+    own_optimiser: Optimiser = "training"  # type: ignore[misc]
     "the client's own model moves by the optimiser of the run (`training`) or by plain `sgd`"
     penalties: Penalties = "inside"
     """the gradient λ (v − θ_t) goes `inside` the optimiser with that of the loss, or takes a
@@ -254,7 +252,6 @@ class Ditto(Personalisation):
         )
 
 
-@part
 class Apfl(Personalisation):
     """APFL (Deng et al. 2020): clients use a v + (1 - a) w, where w is FedAvg's model.
 
@@ -262,9 +259,9 @@ class Apfl(Personalisation):
     is of parameters, so of the adapters' factors and not of their products; a is fixed.
     """
 
-    weight: Annotated[float, Range(0, 1)] = 0.5
+    weight: Share = 0.5
     "a of v̂ = a v + (1 − a) w"
-    own_optimiser: Optimiser = "training"
+    own_optimiser: Optimiser = "training"  # type: ignore[misc]
     "the client's own model moves by the optimiser of the run (`training`) or by plain `sgd`"
 
     @property
@@ -277,7 +274,6 @@ class Apfl(Personalisation):
         return (Phase(epochs, turns=(PRIVATE, SHARED), alone=True),)
 
 
-@part
 class Interpolate(Personalisation):
     """A running mix: v <- what training makes of a v + (1 - a) theta, which is sent as well.
 
@@ -286,7 +282,7 @@ class Interpolate(Personalisation):
 
     own_start: ClassVar[Start] = "mixture"
 
-    weight: Annotated[float, Range(0, 1)] = 0.5
+    weight: Share = 0.5
     "a of v ← a v + (1 − a) θ"
 
     @property
@@ -299,14 +295,12 @@ class Interpolate(Personalisation):
         return (Phase(epochs, turns=(SHARED,), alone=True),)
 
 
-@part
 class FrozenA(Personalisation):
     """FFA-LoRA (Sun et al. 2024): each A stays as drawn; B and the head are trained and sent."""
 
     adapters: ClassVar[Mapping[str, Any]] = {"factor_a": "frozen"}
 
 
-@part
 class PrivateB(Personalisation):
     """FedSA-LoRA (Guo et al. 2025): each A is shared, each client has factors B of its own."""
 
@@ -319,14 +313,12 @@ class PrivateB(Personalisation):
         return {"factor_b": "private", "head": self.head}
 
 
-@part
 class Alternating(Personalisation):
     """RoLoRA (Chen et al. 2025): B and head train in odd rounds, A and head in even ones."""
 
     adapters: ClassVar[Mapping[str, Any]] = {"alternate": True}
 
 
-@part
 class DualAdapter(Personalisation):
     """FedDPA-T (Yang et al. 2024): W + s ((1 - lambda) B_u A_u + lambda B_v A_v).
 
@@ -334,9 +326,9 @@ class DualAdapter(Personalisation):
     without v.
     """
 
-    weight: Annotated[float, Range(0, 1)] = 0.5
+    weight: Share = 0.5
     "λ, share of a client's own adapter v"
-    personal_epochs: Annotated[int, Range(1)] = 2
+    personal_epochs: Count = 2
     "epochs of v alone, before the usual ones of the common adapter"
 
     @property

@@ -10,9 +10,10 @@ from torch import Tensor
 from fedsdg.aggregation.errors import RuleFault
 from fedsdg.aggregation.types import ADAPTERS, Aggregate, Context
 from fedsdg.federation.batches import draw_epochs
+from fedsdg.federation.phases import Phase
 from fedsdg.federation.probes import Measured, measure
 from fedsdg.federation.setup import Server, Setup, Updates
-from fedsdg.federation.tasks import Phase, Results, Tasks
+from fedsdg.federation.tasks import Results, Tasks
 from fedsdg.models import only_trained
 from fedsdg.rng import stream
 

@@ -18,9 +18,10 @@ from fedsdg.federation.conditions.condition import ClientData, Condition
 from fedsdg.federation.data_sharing import DataSharing
 from fedsdg.federation.micro_batches import MicroBatcher
 from fedsdg.federation.personalisation import Personalisation
+from fedsdg.federation.phases import PRIVATE, SHARED, Phase
 from fedsdg.federation.stopping import Inexactness
 from fedsdg.federation.store import ClientStore
-from fedsdg.federation.tasks import PRIVATE, SHARED, Phase, Results, Samples, Work
+from fedsdg.federation.tasks import Results, Samples, Work
 from fedsdg.federation.training import Columns
 from fedsdg.files.columns import Column, columns_of
 from fedsdg.models import ClientModel, Layout

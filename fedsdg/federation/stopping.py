@@ -5,26 +5,29 @@ Li et al. 2020, Definition 2: w is a gamma-inexact solution of min h(.; w_t) if
 of the client plus the terms of its objective. A small gamma asks for much work.
 """
 
-from typing import Annotated, ClassVar, Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from fedsdg.federation.conditions.condition import ClientData
 from fedsdg.files.columns import Column
-from fedsdg.parts import Ends, Range, part
+from fedsdg.next_parts import Count, Ends, Part, Several, Share
 from fedsdg.rng import stream
 
+if TYPE_CHECKING:
+    from fedsdg.federation.conditions.condition import ClientData
 
-@part
-class Inexactness:
+
+class Inexactness(Part):
     """Clients train until their solution is gamma-inexact, which is measured after each epoch.
 
     Gradients are full ones, before clipping, over all parameters that the client trains.
     """
 
-    gamma: Annotated[tuple[float, ...] | Ends, Range(0, 1)] = (0.9, 0.7, 0.5)
+    gamma: Several[Share] | Ends = (0.9, 0.7, 0.5)
     "γ of the clients: one of a list for each, or between two (`{low: 0.5, high: 0.9}`)"
-    most_epochs: Annotated[int, Range(1)] = 10
+    most_epochs: Count = 10
     "epochs after which a client stops whether its solution is γ-inexact or not"
     gamma_by: Literal["chance", "speed"] = "chance"
     """a client's γ is drawn by `chance`, or follows its `speed`: the slower a client, the larger

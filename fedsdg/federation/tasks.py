@@ -10,15 +10,10 @@ from torch.nn.functional import cross_entropy
 
 from fedsdg.federation.batches import Batches, Epochs, all_batches
 from fedsdg.federation.client_axis import ClientAxis
-from fedsdg.federation.optimisers import RowOptimiser
+from fedsdg.federation.optimisers import Optimiser
+from fedsdg.federation.phases import Phase
 from fedsdg.federation.terms import Term
 from fedsdg.models import Layout, ParameterSpec
-
-Turn = tuple[str, ...]
-"""Which rows of a client move in a step: `shared`, `private` or both."""
-SHARED: Turn = ("shared",)
-PRIVATE: Turn = ("private",)
-BOTH: Turn = (*SHARED, *PRIVATE)
 
 
 @dataclass(frozen=True)
@@ -40,34 +35,10 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Phase:
-    """A part of a client's training in a round.
-
-    With each batch every turn takes one step.
-    """
-
-    epochs: int
-    "number of epochs of the client's batches"
-    first: int = 0
-    "the epoch of the batches with which the phase begins"
-    turns: tuple[Turn, ...] = (BOTH,)
-    alone: bool = False
-    "whether predictions leave out the private row when the shared row moves alone"
-    balanced: bool = False
-    "whether the shared row, when it moves alone, learns by the balanced softmax"
-    terms: tuple[Term, ...] | None = None
-    "None: those of the method"
-    inexact: bool = False
-    "whether a client stops as soon as its solution is gamma-inexact"
-    second: bool = False
-    "whether it trains a model beside the one for the server"
-
-
-@dataclass(frozen=True)
 class Work:
     """How clients train (FedSDG, Eq. 6-8)."""
 
-    optimiser: RowOptimiser
+    optimiser: Optimiser
     eta_g: float
     "learning rate of shared parameters"
     eta_p: float
@@ -78,14 +49,14 @@ class Work:
     "largest norm of a client's gradient over all that it trains"
     terms: tuple[Term, ...] = ()
     loss: Callable[..., Tensor] = cross_entropy
-    private_optimiser: RowOptimiser | None = None
+    private_optimiser: Optimiser | None = None
     "the optimiser of the private row; None: as the shared one"
     keeps_memory: bool = False
     "whether the memory of the private row's optimiser is kept from round to round"
     trace_every: int = 0
     "print losses, penalties and gates of each such batch; 0: none"
 
-    def optimiser_of(self, row: str) -> RowOptimiser:
+    def optimiser_of(self, row: str) -> Optimiser:
         """Return the optimiser of the `shared` or the `private` row."""
         return (self.private_optimiser if row == "private" else None) or self.optimiser
 

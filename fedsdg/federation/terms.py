@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from torch import Tensor
+from pydantic import Field
 
-from fedsdg.models import sigmoid, views
-from fedsdg.parts import Range, part
+from fedsdg import models
+from fedsdg.next_parts import Part
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from fedsdg.federation.training import Rows
 
 
-class Term:
+class Term(Part):
     """Base of terms; this one is 0, keeps nothing and sends nothing."""
 
     optimiser: ClassVar[str | None] = None
@@ -27,7 +29,7 @@ class Term:
     "names of the vectors [d] that a client keeps for the term between rounds, 0 at first"
     reset_after_absence: ClassVar[tuple[str, ...]] = ()
     "those of `keeps` that are 0 again for a client that was not in the last cohort"
-    decoupled = False
+    decoupled: ClassVar[bool] = False
     """whether it takes a step of its own beside the optimiser's, as weight decay in AdamW:
     theta <- theta - eta grad(term), neither clipped nor rescaled"""
 
@@ -57,11 +59,10 @@ class Term:
         return {}, {}
 
 
-@part
 class Proximal(Term):
     """mu/2 ||theta - theta_t||^2 with the downloaded model theta_t (FedProx, Li et al. 2020)."""
 
-    mu: Annotated[float, Range(0)] = 0.1
+    mu: Annotated[float, Field(ge=0)] = 0.1
     "μ of the proximal term μ/2 ‖θ − θ_t‖²"
 
     def value(self, rows: Rows) -> Tensor:
@@ -73,13 +74,12 @@ class Proximal(Term):
         rows.theta_grad.add_(rows.theta - rows.start, alpha=self.mu)
 
 
-@part
 class PersonalProximal(Term):
     """lambda/2 ||v - theta_t||^2 of a client's own model v (Ditto, Li et al. 2021)."""
 
-    strength: Annotated[float, Range(0)] = 0.1
+    strength: Annotated[float, Field(ge=0)] = 0.1
     "λ that holds a client's own model to the global one"
-    decoupled: bool = False
+    decoupled: bool = False  # type: ignore[misc]
     "whether it is applied beside the optimiser"
 
     def value(self, rows: Rows) -> Tensor:
@@ -91,7 +91,6 @@ class PersonalProximal(Term):
         rows.private_grad.add_(rows.private - rows.start, alpha=self.strength)
 
 
-@part
 class ControlVariates(Term):
     """The corrected gradient g - c_i + c (SCAFFOLD, Karimireddy et al. 2020, option II).
 
@@ -115,7 +114,6 @@ class ControlVariates(Term):
         return {"control": change}, {"control": rows.kept["control"] + change}
 
 
-@part
 class Curvature(Term):
     """lambda sum_{s != j} (theta - theta_s)' diag(I_s) (theta - theta_s) (FedCurv).
 
@@ -124,7 +122,7 @@ class Curvature(Term):
     leaves out. The server sends both sums over the whole cohort; a client subtracts what it sent.
     """
 
-    strength: Annotated[float, Range(0)] = 1.0
+    strength: Annotated[float, Field(ge=0)] = 1.0
     "λ of the penalty on the others' parameters"
 
     keeps: ClassVar[tuple[str, ...]] = ("fisher", "fisher_theta")
@@ -148,26 +146,24 @@ class Curvature(Term):
         return curvature, pull
 
 
-@part
 class GatePenalty(Term):
-    """lambda_1 sum_l |m_l| with m = sigmoid(a) (FedSDG, Eq. 5)."""
+    """lambda_1 sum_l |m_l| with m = models.sigmoid(a) (FedSDG, Eq. 5)."""
 
-    lambda1: Annotated[float, Range(0)] = 1e-4
+    lambda1: Annotated[float, Field(ge=0)] = 1e-4
     "λ₁ of Eq. 5, weight of Σ_l |m_l|"
-    decoupled: bool = False
+    decoupled: bool = False  # type: ignore[misc]
     "whether it is applied beside the optimiser"
 
     def value(self, rows: Rows) -> Tensor:
         """Return the term [a]."""
-        return self.lambda1 * sigmoid(rows.private[:, rows.columns.gates]).sum(1)
+        return self.lambda1 * models.sigmoid(rows.private[:, rows.columns.gates]).sum(1)
 
     def add_gradient(self, rows: Rows) -> None:
         """Add lambda_1 m (1 - m) to the slopes of the logits a."""
-        gates = sigmoid(rows.private[:, rows.columns.gates])
+        gates = models.sigmoid(rows.private[:, rows.columns.gates])
         rows.private_grad[:, rows.columns.gates] += self.lambda1 * gates * (1 - gates)
 
 
-@part
 class PrivatePenalty(Term):
     """lambda_2 ||theta_p||^2 (FedSDG, Eq. 5).
 
@@ -175,11 +171,11 @@ class PrivatePenalty(Term):
     only ones that train then; with `residual` ||B_p A_p||_F^2 summed over the adapted layers.
     """
 
-    lambda2: Annotated[float, Range(0)] = 1e-4
+    lambda2: Annotated[float, Field(ge=0)] = 1e-4
     "λ₂ of Eq. 5, weight of ‖θ_p‖²"
     private_norm: Literal["factors", "residual", "b-only"] = "factors"
     "what λ₂ penalises: `factors`, `residual` or `b-only`"
-    decoupled: bool = False
+    decoupled: bool = False  # type: ignore[misc]
     "whether it is applied beside the optimiser"
 
     def value(self, rows: Rows) -> Tensor:
@@ -209,8 +205,8 @@ class PrivatePenalty(Term):
 
     def _factor_pairs(self, rows: Rows) -> Iterator[list[tuple[Tensor, Tensor]]]:
         """Yield A_p and B_p of each adapted layer, with their gradients [a, ...]."""
-        values = views(rows.private, rows.columns.specs)
-        slopes = views(rows.private_grad, rows.columns.specs)
+        values = models.views(rows.private, rows.columns.specs)
+        slopes = models.views(rows.private_grad, rows.columns.specs)
         for name in values:
             if name.endswith("lora_A_private"):
                 both = (name, name.replace("lora_A_", "lora_B_"))

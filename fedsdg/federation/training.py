@@ -19,15 +19,8 @@ from fedsdg import models
 from fedsdg.federation.batches import Batches, Steps, all_batches, longest_first
 from fedsdg.federation.client_axis import COMMON, ClientAxis
 from fedsdg.federation.optimisers import descend
-from fedsdg.federation.tasks import (
-    BOTH,
-    PRIVATE,
-    SHARED,
-    Phase,
-    Results,
-    Tasks,
-    Turn,
-)
+from fedsdg.federation.phases import BOTH, PRIVATE, SHARED, Phase, Turn
+from fedsdg.federation.tasks import Results, Tasks
 from fedsdg.federation.terms import Term
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.scaffold import Scaffold
 from fedsdg.federation.stopping import Inexactness
 from fedsdg.federation.terms import ControlVariates, Curvature, Proximal
-from fedsdg.methods.method import Method
+from fedsdg.next_methods.method import Method
 
 FAMILY = "Averaging"
 
@@ -17,7 +17,6 @@ ROWS = {
         rule=Mean(),
         formula="step = Σ_k n_k Δ_k / Σ_j n_j",
         source="McMahan et al. 2017",
-        server_cost="1 pass",
     ),
     "fedavg-uniform": Method(
         title="FedAvg (uniform)",
@@ -25,7 +24,6 @@ ROWS = {
         fixed=("weights",),
         formula="step = (1/M) Σ_k Δ_k",
         source="McMahan et al. 2017",
-        server_cost="1 pass",
     ),
     "fedavg-sgd": Method(
         title="FedAvg (SGD)",
@@ -33,7 +31,6 @@ ROWS = {
         optimiser="sgd",
         formula="step = (1/M) Σ_k Δ_k",
         source="McMahan et al. 2017",
-        server_cost="1 pass",
     ),
     "fedprox": Method(
         title="FedProx",
@@ -43,7 +40,6 @@ ROWS = {
             "step = Σ_k n_k Δ_k / Σ_j n_j; clients minimise the cross-entropy + μ/2 ‖θ_k − θ‖²"
         ),
         source="Li et al. 2020",
-        server_cost="1 pass",
     ),
     "fedprox-inexact": Method(
         title="FedProx (γ-inexact)",
@@ -55,8 +51,6 @@ ROWS = {
             "‖θ_k − θ‖² until ‖∇h_k‖ is at most γ_k times what it was at θ, γ_k its own"
         ),
         source="Li et al. 2020, Definition 2",
-        client_cost="1 to 10 epochs, and a full gradient before and after each",
-        server_cost="1 pass",
     ),
     "scaffold": Method(
         title="SCAFFOLD",
@@ -68,9 +62,6 @@ ROWS = {
             "c), Δc_k = −c − Δ_k / (steps · η)"
         ),
         source="Karimireddy et al. 2020, option II",
-        up="2d",
-        down="2d",
-        server_cost="2 passes",
     ),
     "fedsgd": Method(
         title="FedSGD",
@@ -79,8 +70,6 @@ ROWS = {
         training={"epochs": 1, "batch_size": None},
         formula=("step = Σ_k n_k Δ_k / Σ_j n_j; clients take one step along their full gradient"),
         source="McMahan et al. 2017: one full-batch gradient per round",
-        client_cost="one gradient of all samples",
-        server_cost="1 pass",
     ),
     "fedcurv": Method(
         title="FedCurv",
@@ -91,9 +80,5 @@ ROWS = {
             " (θ_k − θ_j)ᵀ diag(I_j) (θ_k − θ_j), I_j their mean squared gradients"
         ),
         source="Shoham et al. 2019",
-        up="3d",
-        down="3d",
-        client_cost="E epochs, and the gradient of every sample",
-        server_cost="3 passes",
     ),
 }

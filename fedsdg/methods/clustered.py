@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedsdg.aggregation.rules.clusters import Clustered
 from fedsdg.aggregation.rules.neighbours import Pens
-from fedsdg.methods.method import Method
+from fedsdg.next_methods.method import Method
 
 FAMILY = "Several models"
 
@@ -19,10 +19,6 @@ ROWS = {
             " moves to the cluster whose model has the lowest loss on its data"
         ),
         source="Ghosh et al. 2020; the chapter on personalisation",
-        up="d + C numbers",
-        down="≤ 4d",
-        client_cost="E epochs, and the loss of its data under C models",
-        server_cost="1 pass",
     ),
     "semi-global": Method(
         title="Semi-global models",
@@ -34,10 +30,6 @@ ROWS = {
             "groups of clusters nearest to each other"
         ),
         source="the chapter on personalisation",
-        up="d + C numbers",
-        down="≤ 4d",
-        client_cost="E epochs, and the loss of its data under C models",
-        server_cost="1 pass",
     ),
     "pens": Method(
         title="PENS",
@@ -48,9 +40,5 @@ ROWS = {
             "neighbours', those it picked more often than m/l of the times"
         ),
         source="Onoszko et al. 2021",
-        up="d + K numbers",
-        down="≤ 6d",
-        client_cost="E epochs, and the loss of its data under l models",
-        server_cost="1 pass",
     ),
 }

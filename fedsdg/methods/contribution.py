@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedsdg.aggregation.rules.cgsv import Cgsv
 from fedsdg.aggregation.rules.cgsv_xu import CgsvXu
 from fedsdg.aggregation.rules.focus import Focus
-from fedsdg.methods.method import Method
+from fedsdg.next_methods.method import Method
 
 FAMILY = "Contribution"
 
@@ -18,7 +18,6 @@ ROWS = {
             " − γ_t) cos(Δ_k, U), at least the floor"
         ),
         source="Xu et al. 2021, as in the chapter on contribution",
-        server_cost="3 passes",
     ),
     "cgsv-xu": Method(
         title="CGSV (as published)",
@@ -31,8 +30,6 @@ ROWS = {
             "that says which"
         ),
         source="Xu et al. 2021",
-        down="≤ d",
-        server_cost="3 passes",
     ),
     "focus": Method(
         title="FOCUS",
@@ -42,8 +39,5 @@ ROWS = {
             "on the server's samples + loss of θ on the client's"
         ),
         source="Chen et al. 2020",
-        up="d + 2 numbers",
-        client_cost="E epochs, and the loss of its data; the server its samples' for each",
-        server_cost="1 pass",
     ),
 }

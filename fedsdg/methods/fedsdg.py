@@ -8,7 +8,7 @@ from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.multikrum import MultiKrum
 from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.federation.personalisation import DualPath
-from fedsdg.methods.method import Method
+from fedsdg.next_methods.method import Method
 
 FAMILY = "FedSDG"
 
@@ -25,7 +25,6 @@ ROWS = {
             "cross-entropy of θ_g + m θ_p plus λ₁ Σ_l |m_l| + λ₂ ‖θ_p‖², m = σ(a)"
         ),
         source="FedSDG, Eq. 3-11",
-        server_cost="2 passes",
     ),
     "fedsdg-heldout": Method(
         title="FedSDG, gates on held-out samples",
@@ -39,7 +38,6 @@ ROWS = {
             "not learn"
         ),
         source="FedSDG, Eq. 3-11; gates: this benchmark",
-        server_cost="2 passes",
     ),
     "fedsdg+head": Method(
         title="FedSDG, own heads",
@@ -50,7 +48,6 @@ ROWS = {
         fixed=("head", "private_init", "clip_norm"),
         formula="as FedSDG, but every client keeps a head of its own, and θ has none",
         source="FedSDG, Eq. 3-11; heads as Arivazhagan et al. 2019",
-        server_cost="2 passes",
     ),
     "fedsdg-official": Method(
         title="FedSDG (authors' code)",
@@ -72,7 +69,6 @@ ROWS = {
         ),
         formula=("step = (1/M) Σ_k Δ_k; clients as those of fedsdg, with a gate for each layer"),
         source="the authors' public code, June 2026, its defaults",
-        server_cost="1 pass",
     ),
     "fedsdg-official-aligned": Method(
         title="FedSDG (authors' code, aligned)",
@@ -104,18 +100,16 @@ ROWS = {
             "of fedsdg, with a gate for each layer"
         ),
         source="the authors' public code, June 2026, with its alignment switched on",
-        server_cost="2 passes",
     ),
     "fedsdg+screened": Method(
         title="FedSDG (screened)",
-        rule=Screened(Alignment()),
+        rule=Screened(inner=Alignment()),
         personalisation=DualPath(),
         undecayed=True,
         needs_adapters=True,
         fixed=("private_init", "clip_norm"),
         formula="as FedSDG, of the clients that are not blocked",
         source="FedSDG, Eq. 3-11; the chapter on robust aggregation",
-        server_cost="5 passes",
     ),
     "fedsdg+geometric-median": Method(
         title="FedSDG + geometric median",
@@ -126,7 +120,6 @@ ROWS = {
         fixed=("private_init",),
         formula="step = argmin_z Σ_k ‖z − Δ_k‖; clients as in FedSDG",
         source="FedSDG, Eq. 3-9; Pillutla et al. 2022",
-        server_cost="2 passes",
     ),
     "fedsdg+multikrum": Method(
         title="FedSDG + Multi-Krum",
@@ -137,6 +130,5 @@ ROWS = {
         fixed=("private_init",),
         formula=("step = mean of the M − f updates that Multi-Krum takes; clients as in FedSDG"),
         source="FedSDG, Eq. 3-9; Blanchard et al. 2017",
-        server_cost="2 passes",
     ),
 }

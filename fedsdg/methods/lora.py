@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.federation.personalisation import Alternating, DualAdapter, FrozenA, PrivateB
-from fedsdg.methods.method import Method
+from fedsdg.next_methods.method import Method
 
 FAMILY = "Within LoRA"
 
@@ -16,7 +16,6 @@ ROWS = {
         needs_adapters=True,
         formula=("step = (1/M) Σ_k Δ_k; A is drawn once and never trained, B and the head are"),
         source="Sun et al. 2024",
-        server_cost="1 pass",
     ),
     "fedsa-lora": Method(
         title="FedSA-LoRA",
@@ -28,7 +27,6 @@ ROWS = {
             " B_k of its own, trained together with the rest"
         ),
         source="Guo et al. 2025",
-        server_cost="1 pass",
     ),
     "rolora": Method(
         title="RoLoRA",
@@ -40,9 +38,6 @@ ROWS = {
             "even ones, in which the other factor rests"
         ),
         source="Chen et al. 2025",
-        up="≤ d",
-        down="≤ d",
-        server_cost="1 pass",
     ),
     "feddpa": Method(
         title="FedDPA-T",
@@ -54,7 +49,5 @@ ROWS = {
             "λ) u + λ v_k, which it uses, then u and the head without v_k"
         ),
         source="Yang et al. 2024, FedDPA-T",
-        client_cost="E epochs, and personal_epochs of v",
-        server_cost="1 pass",
     ),
 }

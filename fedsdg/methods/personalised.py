@@ -13,7 +13,7 @@ from fedsdg.federation.personalisation import (
     PrivateHead,
     ResidualHead,
 )
-from fedsdg.methods.method import Method
+from fedsdg.next_methods.method import Method
 
 FAMILY = "Personal models"
 
@@ -24,8 +24,6 @@ ROWS = {
         personalisation=FineTune(),
         formula=("step = Σ_k n_k Δ_k / Σ_j n_j; a client is evaluated after e epochs of its own"),
         source="Yu et al. 2020",
-        client_cost="E epochs, and e before an evaluation",
-        server_cost="1 pass",
     ),
     "fedbabu": Method(
         title="FedBABU",
@@ -37,8 +35,6 @@ ROWS = {
             "evaluated after e epochs of a head of its own"
         ),
         source="Oh et al. 2022",
-        client_cost="E epochs, and e of the head before an evaluation",
-        server_cost="1 pass",
     ),
     "fedrep": Method(
         title="FedRep",
@@ -49,8 +45,6 @@ ROWS = {
             "head, then the rest"
         ),
         source="Collins et al. 2021",
-        client_cost="E epochs, and head_epochs of the head",
-        server_cost="1 pass",
     ),
     "fedper": Method(
         title="FedPer",
@@ -61,7 +55,6 @@ ROWS = {
             " and the rest together"
         ),
         source="Arivazhagan et al. 2019",
-        server_cost="1 pass",
     ),
     "gated-head": Method(
         title="Gated head",
@@ -74,7 +67,6 @@ ROWS = {
             "quarter of its samples from which its own W_p does not learn"
         ),
         source="this benchmark",
-        server_cost="1 pass",
     ),
     "gated-head-train": Method(
         title="Gated head (no held-out part)",
@@ -84,7 +76,6 @@ ROWS = {
         fixed=("gate_samples",),
         formula="as gated-head, but all samples teach gate and W_p alike",
         source="this benchmark, a control",
-        server_cost="1 pass",
     ),
     "fed-rod": Method(
         title="Fed-RoD",
@@ -96,8 +87,6 @@ ROWS = {
             "alone, a client's own W_p the cross-entropy of W_g + W_p, step by step"
         ),
         source="Chen & Chao 2022, linear",
-        client_cost="2E epochs, one of them of the head alone",
-        server_cost="1 pass",
     ),
     "ditto": Method(
         title="Ditto",
@@ -108,8 +97,6 @@ ROWS = {
             "minimise the cross-entropy + λ/2 ‖v_k − θ‖²"
         ),
         source="Li et al. 2021",
-        client_cost="2E epochs, of θ_k and of v_k",
-        server_cost="1 pass",
     ),
     "interpolate": Method(
         title="Running mix",
@@ -120,7 +107,6 @@ ROWS = {
             "v_k what they trained last"
         ),
         source="the chapter on personalisation; mixture as Deng et al. 2020",
-        server_cost="1 pass",
     ),
     "apfl": Method(
         title="APFL",
@@ -131,7 +117,5 @@ ROWS = {
             "along −∇_v of the cross-entropy of a v_k + (1 − a) θ_k, step by step"
         ),
         source="Deng et al. 2020",
-        client_cost="2E epochs, of θ_k and of v_k",
-        server_cost="1 pass",
     ),
 }

@@ -6,7 +6,7 @@ from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.no_aggregation import NoAggregation
 from fedsdg.federation.data_sharing import Central, SharedSamples
 from fedsdg.federation.personalisation import LocalOnly
-from fedsdg.methods.method import Method
+from fedsdg.next_methods.method import Method
 
 FAMILY = "References"
 
@@ -20,8 +20,6 @@ ROWS = {
             "a share of everybody else's: no privacy for these"
         ),
         source="Zhao et al. 2018; the chapter on aggregation",
-        client_cost="E epochs, of its own samples and the shared ones",
-        server_cost="1 pass",
     ),
     "centralised": Method(
         title="Centralised",
@@ -30,10 +28,6 @@ ROWS = {
         fixed=("weights",),
         formula="one place trains on all samples, as many in a round as the cohort would",
         source="no federation: the ceiling",
-        up="0",
-        down="0",
-        client_cost="E epochs of the cohort's samples, one after another",
-        server_cost="1 pass",
     ),
     "local-only": Method(
         title="Local only",
@@ -41,8 +35,5 @@ ROWS = {
         personalisation=LocalOnly(),
         formula="step = 0; every client trains a model of its own",
         source="no federation: the floor",
-        up="0",
-        down="0",
-        server_cost="0 passes",
     ),
 }

@@ -9,7 +9,7 @@ from fedsdg.aggregation.rules.median import CoordinateMedian
 from fedsdg.aggregation.rules.multikrum import MultiKrum
 from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.aggregation.rules.trimmed_mean import TrimmedMean
-from fedsdg.methods.method import Method
+from fedsdg.next_methods.method import Method
 
 FAMILY = "Robust rules"
 
@@ -19,45 +19,39 @@ ROWS = {
         rule=Krum(),
         formula=("step = the Δ_k with the least sum of squared distances to M − f − 2 others"),
         source="Blanchard et al. 2017",
-        server_cost="2 passes",
     ),
     "multikrum": Method(
         title="Multi-Krum",
         rule=MultiKrum(),
         formula="step = mean of the M − f updates with the least of Krum's sums, or of m",
         source="Blanchard et al. 2017",
-        server_cost="2 passes",
     ),
     "geometric-median": Method(
         title="Geometric median",
         rule=GeometricMedian(),
         formula="step = argmin_z Σ_k ‖z − Δ_k‖",
         source="Pillutla et al. 2022; Weiszfeld 1937",
-        server_cost="2 passes",
     ),
     "coordinate-median": Method(
         title="Coordinate median",
         rule=CoordinateMedian(),
         formula="step_j = median_k Δ_kj",
         source="Yin et al. 2018",
-        server_cost="1 pass",
     ),
     "trimmed-mean": Method(
         title="Trimmed mean",
         rule=TrimmedMean(),
         formula="step_j = mean_k Δ_kj without the f largest and the f smallest",
         source="Yin et al. 2018",
-        server_cost="1 pass",
     ),
     "screened": Method(
         title="Mean (screened)",
-        rule=Screened(Mean(weights="uniform")),
+        rule=Screened(inner=Mean(weights="uniform")),
         formula=(
             "step = mean of the Δ_k of clients not blocked; blocked is who in `strikes` "
             "rounds in a row was an outlier by distance from the geometric median, or by "
             "angle"
         ),
         source="the chapter on robust aggregation",
-        server_cost="4 passes",
     ),
 }

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fedsdg.parts import Range, part
+from pydantic import Field
+
+from fedsdg.next_parts import Count, Part, Share
 
 
-@part
-class AdapterSettings:
+class AdapterSettings(Part):
     """LoRA adapters: rank r, scale α/r, and the layers that carry them."""
 
-    rank: Annotated[int, Range(1)] = 8
+    rank: Count = 8
     "rank r of the LoRA factors"
-    alpha: Annotated[float, Range(1e-9)] = 16.0
+    alpha: Annotated[float, Field(ge=1e-09)] = 16.0
     "LoRA's α; the scale is α/r"
     targets: Literal["outputs", "qkv-fc1"] = "outputs"
     """`outputs`: attention output projection and second feed-forward layer; `qkv-fc1`: the
@@ -25,7 +26,6 @@ class AdapterSettings:
         return self.alpha / self.rank
 
 
-@part
 class AdapterConfig(AdapterSettings):
     """Adapters, and which of their parts are communicated, private or frozen.
 
@@ -43,9 +43,9 @@ class AdapterConfig(AdapterSettings):
     `mixture`: ΔW = (1 − m)·s·B_g A_g + m·s·B_p A_p (FedDPA)"""
     gate: Literal["block", "layer", "client"] = "block"
     "one logit per block, adapted layer or client"
-    gate_init: Annotated[float, Range()] = 0.0
+    gate_init: float = 0.0
     "first value of every logit a (0: m = 0.5)"
-    gate_fixed: Annotated[float | None, Range(0, 1)] = None
+    gate_fixed: Share | None = None
     "m itself instead of a learned logit; then there is no logit"
     private_subspace: Literal["own", "shared-a"] = "own"
     "`own` A_p, or `shared-a`: the private branch uses A_g and has only B_p"
@@ -75,7 +75,7 @@ class AdapterConfig(AdapterSettings):
     local: bool = False
     "every parameter is private and d = 0 (`local-only`)"
 
-    def __post_init__(self) -> None:
+    def check_fields(self) -> None:
         """Refuse options that contradict one another."""
         if self.local and self.branch == "dual":
             raise ValueError("adapters: local keeps everything private, so branch must be 'none'")

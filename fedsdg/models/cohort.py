@@ -113,7 +113,7 @@ class CohortModel(ClientModel):
                 "is no model; export those of clients"
             )
         # Scale 1: files state the scale beside the factors.
-        unscaled = replace(self.config, alpha=float(self.config.rank))
+        unscaled = self.config.replaced(alpha=float(self.config.rank))
         stacked = {t: low_rank_factors(t, parameters, unscaled, private) for t in targets}
         factors = {
             f"blocks.{block}.{target}": (a[0, block], b[0, block])

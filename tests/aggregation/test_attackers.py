@@ -67,7 +67,7 @@ def test_a_minority_does_not_move_a_robust_rule(name, rule, size, attackers, len
 def test_the_geometric_median_is_the_minimum_for_the_honest_scale(name, kind, length):
     updates = attacked(20, 9, length, kind, seed=9).astype(np.float32)
     with backend(name):
-        made = aggregate(GeometricMedian(1e-9), torch.zeros(D), torch.tensor(updates))
+        made = aggregate(GeometricMedian(tolerance=1e-9), torch.zeros(D), torch.tensor(updates))
     # The subgradient at z = sum w x in 80-bit arithmetic, by unit vectors.
     wide = updates.astype(np.longdouble)
     z = np.array(made.weights, dtype=np.longdouble) @ wide

@@ -103,7 +103,7 @@ def test_clipping_and_screening_cost_what_they_say(monkeypatch):
     aggregate(Alignment(clip_norm=1.0), theta, clients)
     assert counted == ["norms_and_dots", "norms_and_dots"]
     counted.clear()
-    aggregate(Screened(Alignment()), theta, clients, num_clients=6)
+    aggregate(Screened(inner=Alignment()), theta, clients, num_clients=6)
     # Of those that are compared, of those that are kept, and of theta_g alone.
     assert counted == ["distances", "norms_and_dots", "norms_and_dots", "norms_and_dots"]
 

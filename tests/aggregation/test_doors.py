@@ -159,7 +159,7 @@ def test_rows_of_a_config_and_rule_objects():
     ("rule", "sentence"),
     [
         ("multikrun", "there is no rule 'multikrun'; did you mean 'multikrum'"),
-        ({"type": "krum", "g": 1}, "rule krum: unknown key 'g'"),
+        ({"type": "krum", "g": 1}, "rule krum has an unknown key 'g'"),
         ({"type": "krum", "f": -1}, "rule krum.f is -1, but must be at least 0"),
         ({"type": "fedavg-uniform", "weights": "samples"}, "unknown key 'weights'"),
         ({"type": 3}, "rule has the type 3"),
@@ -251,7 +251,7 @@ def test_counts_by_list_mapping_and_array():
         assert made.weights == [0.25, 0.5, 0.25]
     looked_up = aggregate("fedavg", THETA, {2: CLIENTS[0], 0: CLIENTS[1]}, client_samples=[3, 9, 1])
     assert looked_up.weights == {2: 0.25, 0: 0.75}
-    batches = aggregate(Mean("batches"), THETA, CLIENTS, num_batches=[0, 1, 3])
+    batches = aggregate(Mean(weights="batches"), THETA, CLIENTS, num_batches=[0, 1, 3])
     assert batches.weights == [0, 0.25, 0.75]
 
 

@@ -1,5 +1,6 @@
 """A rule of one's own, in about 30 lines, works in every door at once; so does one with a state."""
 
+from pydantic import Field
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -14,17 +15,15 @@ from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.aggregation.statistics import backend
 from fedsdg.aggregation.types import Combination, Context, Plan, Rule, State
-from fedsdg.parts import Range, part
 
 from . import cohorts
 from .test_ranks import cut, run
 
 
-@part
 class Clipped(Rule):
     """step = (1/M) sum_k min(1, f m / ||Delta_k||) Delta_k, m the median norm of the cohort."""
 
-    factor: Annotated[float, Range(1e-6)] = 1.0
+    factor: Annotated[float, Field(ge=1e-06)] = 1.0
     "f, longest update in median norms"
 
     def plan(self, rows: Mapping[str, Rows], context: Context, state: State) -> Plan:
@@ -34,11 +33,10 @@ class Clipped(Rule):
         return Plan(Combination(shares), None, state, {"update_norm": norms})
 
 
-@part
 class Momentum(Rule):
     """v <- beta v + (1/M) sum_k Delta_k, step = v: the server's momentum (Hsu et al. 2019)."""
 
-    beta: Annotated[float, Range(0, 0.999)] = 0.9
+    beta: Annotated[float, Field(ge=0, le=0.999)] = 0.9
     "β of the momentum"
 
     def init(self, d: int, client_samples: np.ndarray) -> State:
@@ -79,7 +77,7 @@ def test_a_new_rule_works_in_memory_from_files_and_over_ranks(tmp_path, context)
     files = [tmp_path / f"{k}" for k in range(6)]
     for file, params in zip((tmp_path / "g", *files), (THETA, *CLIENTS), strict=True):
         save_file(cohorts.tensors(params), file)
-    report = aggregate_files(Clipped(2.0), tmp_path / "g", files, tmp_path / "new").report()
+    report = aggregate_files(Clipped(factor=2.0), tmp_path / "g", files, tmp_path / "new").report()
     assert report["rule"] == {"type": "Clipped", "factor": 2.0}
     new = load_file(tmp_path / "new")
     found = cohorts.flat({name: new[name] for name in THETA})
@@ -91,11 +89,11 @@ def test_a_new_rule_works_in_memory_from_files_and_over_ranks(tmp_path, context)
 
 def test_a_new_rule_has_checks_and_can_be_screened():
     with pytest.raises(ValueError, match="factor is -1"):
-        Clipped(-1)
+        Clipped(factor=-1)
     assert Ranks().rows  # The rule knows nothing of any of this.
     broken = [*CLIENTS[:5], {name: v * np.nan for name, v in CLIENTS[5].items()}]
     broken[5] = {name: np.asarray(v, dtype="float32") for name, v in broken[5].items()}
-    made = aggregate(Screened(Clipped()), THETA, broken, num_clients=6)
+    made = aggregate(Screened(inner=Clipped()), THETA, broken, num_clients=6)
     alone = aggregate(Clipped(), THETA, CLIENTS[:5])
     assert cohorts.flat(made.parameters) == pytest.approx(cohorts.flat(alone.parameters), abs=1e-6)
 

@@ -115,7 +115,7 @@ def test_the_geometric_median_is_no_worse_than_any_point_tried(updates):
 @quick
 @given(updates=cohorts, f=st.integers(0, 2))
 def test_a_trimmed_mean_lies_between_mean_and_median(updates, f):
-    result, _ = step(TrimmedMean(f), updates)
+    result, _ = step(TrimmedMean(f=f), updates)
     ordered = np.sort(updates, axis=0)
     assert result == pytest.approx(ordered[f : SIZE - f].mean(axis=0))
 

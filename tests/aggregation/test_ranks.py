@@ -138,7 +138,7 @@ def states_and_buffers(rank, ranks):
     really = aggregate_by_client(
         "fedsdg", {"a": zero, "b": zero}, {rank: {"a": shared, "b": shared}}
     )
-    screened = aggregate_by_client(Screened(Alignment()), theta, mine, num_clients=SIZE)
+    screened = aggregate_by_client(Screened(inner=Alignment()), theta, mine, num_clients=SIZE)
     alone = aggregate(
         "fedsdg", theta if rank == 0 else {}, clients if rank == 0 else [{}] * SIZE, ranks=ranks
     )

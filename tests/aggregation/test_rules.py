@@ -1,5 +1,7 @@
 """Each rule by its mathematics: worked examples, limits, state from round to round."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -300,16 +302,16 @@ def test_focus_by_its_formula(context):
 
 def test_late_updates_weigh_less(context):
     given = {"update": rows([1.0], [2.0], [4.0])}
-    made = Compensated(Mean("uniform"))(given, context(3, ages=np.array([0, 1, 3])), {})
+    made = Compensated(inner=Mean(weights="uniform"))(given, context(3, ages=np.array([0, 1, 3])), {})
     weights = np.array([1.0, 1 / 2, 1 / 4])
     assert made.weights == pytest.approx(weights / weights.sum())
     assert made.steps.item() == pytest.approx((weights / weights.sum()) @ [1.0, 2.0, 4.0])
-    on_time = Compensated(Mean("uniform"))(given, context(3), {})
+    on_time = Compensated(inner=Mean(weights="uniform"))(given, context(3), {})
     assert on_time.weights.tolist() == [1 / 3] * 3
     with pytest.raises(ValueError, match="which has no weights"):
-        Compensated(CoordinateMedian())(given, context(3, ages=np.array([0, 1, 0])), {})
-    assert Compensated(Cgsv()).needs == "client_samples"
-    assert set(Compensated(Scaffold()).init(2, np.ones(2))) == {"control"}
+        Compensated(inner=CoordinateMedian())(given, context(3, ages=np.array([0, 1, 0])), {})
+    assert Compensated(inner=Cgsv()).needs == "client_samples"
+    assert set(Compensated(inner=Scaffold()).init(2, np.ones(2))) == {"control"}
 
 
 # --- screening ---
@@ -322,7 +324,7 @@ def outlier(size=6, at=0, scale=50.0):
 
 
 def test_an_outlier_is_blocked_for_good_after_its_strikes(context):
-    rule = Screened(Mean("uniform"), strikes=2)
+    rule = Screened(inner=Mean(weights="uniform"), strikes=2)
     told = context(6)
     state = rule.init(10, told.client_samples)
     first = rule(outlier(), told, state)
@@ -335,7 +337,7 @@ def test_an_outlier_is_blocked_for_good_after_its_strikes(context):
 
 
 def test_a_round_below_the_threshold_starts_the_count_anew(context):
-    rule = Screened(Mean("uniform"), strikes=2)
+    rule = Screened(inner=Mean(weights="uniform"), strikes=2)
     state = rule.init(10, np.ones(6))
     for scale in (50.0, 1.0, 50.0):
         state = rule(outlier(scale=scale), context(6), state).state
@@ -343,7 +345,7 @@ def test_a_round_below_the_threshold_starts_the_count_anew(context):
 
 
 def test_four_are_judged_and_blocked_clients_are_not_among_them(context):
-    rule = Screened(Mean("uniform"))
+    rule = Screened(inner=Mean(weights="uniform"))
     four = rule(outlier(size=4), context(4), rule.init(10, np.ones(4)))
     assert four.diagnostics["outlier"][0] > 3.5
     three = rule(outlier(size=3), context(3), rule.init(10, np.ones(3)))
@@ -356,16 +358,16 @@ def test_four_are_judged_and_blocked_clients_are_not_among_them(context):
 def test_screening_leaves_nan_out_and_works_with_any_rule(context):
     broken = outlier()
     broken["update"][3, 2] = torch.nan
-    for inner in (Mean("uniform"), Krum(), CoordinateMedian(), TrimmedMean(), Alignment()):
-        rule = Screened(inner)
+    for inner in (Mean(weights="uniform"), Krum(), CoordinateMedian(), TrimmedMean(), Alignment()):
+        rule = Screened(inner=inner)
         made = rule(broken, context(6), rule.init(10, np.ones(6)))
         assert torch.isfinite(made.steps).all() and made.diagnostics["outlier"][3] == np.inf
         if made.weights is not None:
             assert made.weights[3] == 0 and made.weights.sum() == pytest.approx(1)
     all_broken = {"update": torch.full((4, 3), torch.nan)}
     with pytest.raises(NonFiniteError, match="client 0"):
-        Screened(Mean())(all_broken, context(4), Screened(Mean()).init(3, np.ones(4)))
-    rule = Screened(Mean("uniform"))
+        Screened(inner=Mean())(all_broken, context(4), Screened(inner=Mean()).init(3, np.ones(4)))
+    rule = Screened(inner=Mean(weights="uniform"))
     everyone = {**rule.init(10, np.ones(6)), "blocked": torch.ones(6, dtype=torch.int64)}
     stays = rule(outlier(), context(6), everyone)
     assert stays.weights is None and not stays.steps.any()
@@ -383,7 +385,7 @@ def test_screened_by_the_doors(tmp_path):
     clients[0] = clients[0] * 50
     state = None
     for _ in range(2):
-        made = aggregate(Screened(Krum()), np.zeros(12), clients, num_clients=6, state=state)
+        made = aggregate(Screened(inner=Krum()), np.zeros(12), clients, num_clients=6, state=state)
         state = made.state
     assert made.weights[0] == 0 and made.diagnostics["blocked"][0]
 
@@ -392,8 +394,7 @@ def test_screened_by_the_doors(tmp_path):
 
 
 class Faulty(Rule):
-    def __init__(self, plan):
-        self.returned = plan
+    returned: Any
 
     def plan(self, rows, context, state):
         return self.returned
@@ -411,7 +412,7 @@ class Faulty(Rule):
 )
 def test_what_a_rule_may_not_return(plan, sentence, context):
     with pytest.raises(RuleFault, match=sentence):
-        Faulty(plan)({"update": torch.ones(3, 2)}, context(3), {})
+        Faulty(returned=plan)({"update": torch.ones(3, 2)}, context(3), {})
 
 
 def test_an_upload_that_is_missing_or_of_other_clients(context):

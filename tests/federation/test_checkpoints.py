@@ -38,7 +38,7 @@ ROUNDS = 4
 
 def of_fedsdg(**given):
     model, first, private = vit(torch.float32, branch="dual")
-    parts = {"rule": Screened(Alignment()), "personalisation": DualPath(), "optimiser": Adam()}
+    parts = {"rule": Screened(inner=Alignment()), "personalisation": DualPath(), "optimiser": Adam()}
     return federation(model, first, private, eta=0.02, rounds=ROUNDS, **parts, **given)
 
 
@@ -50,7 +50,7 @@ KINDS = {
     ),
     "late updates and models of clients' own": lambda: federation(
         personalisation=Ditto(),
-        conditions=[Dropout(0.2), Compute(slowest=1, fastest=16, arrivals=3, max_age=2)],
+        conditions=[Dropout(probability=0.2), Compute(slowest=1, fastest=16, arrivals=3, max_age=2)],
         rounds=ROUNDS,
     ),
     "a running mix": lambda: federation(personalisation=Interpolate(), rounds=ROUNDS, cohort=4),

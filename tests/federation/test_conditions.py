@@ -75,10 +75,10 @@ def test_attacks_by_their_formulas():
     _, mean, _ = means()
     mine, honest = view().updates[ATTACKING], view().updates[~ATTACKING]
     for attack, expected in (
-        (SignFlip(3), -3 * mine),
-        (Scaling(7), 7 * mine),
-        (InnerProduct(0.5), -0.5 * mean),
-        (LittleIsEnough(1.5), mean + 1.5 * honest.std(0, unbiased=False)),
+        (SignFlip(scale=3), -3 * mine),
+        (Scaling(scale=7), 7 * mine),
+        (InnerProduct(epsilon=0.5), -0.5 * mean),
+        (LittleIsEnough(z=1.5), mean + 1.5 * honest.std(0, unbiased=False)),
         # Three of five are a majority: one supporter is needed beside two attackers.
         (LittleIsEnough(), mean + 0.4307273 * honest.std(0, unbiased=False)),
     ):
@@ -88,14 +88,14 @@ def test_attacks_by_their_formulas():
 
 def test_replacement_decides_what_the_weighted_mean_becomes():
     weighted, _, own = means()
-    total = torch.from_numpy(WEIGHTS) @ after(Replacement(0.7))
+    total = torch.from_numpy(WEIGHTS) @ after(Replacement(scale=0.7))
     torch.testing.assert_close(total, -0.7 * weighted, **CLOSE)
-    blind = after(BlindReplacement(0.7))[ATTACKING].sum(0) / 5
+    blind = after(BlindReplacement(scale=0.7))[ATTACKING].sum(0) / 5
     torch.testing.assert_close(blind, -0.7 * own, **CLOSE)
 
 
 def test_noise_is_as_long_as_a_median_honest_update_and_new_for_each_attacker():
-    sent = after(Gaussian(2))[ATTACKING]
+    sent = after(Gaussian(scale=2))[ATTACKING]
     lengths = view().updates[~ATTACKING].norm(dim=1)
     torch.testing.assert_close(sent.norm(dim=1), (2 * lengths.median()).expand(2), **CLOSE)
     assert abs(torch.cosine_similarity(sent[0], sent[1], 0)) < 0.5
@@ -103,17 +103,17 @@ def test_noise_is_as_long_as_a_median_honest_update_and_new_for_each_attacker():
 
 @pytest.mark.parametrize("damage", ["noise", "bits"])
 def test_corruption_damages_a_share_of_the_numbers(damage):
-    changed = after(Corruption(0.3, damage))[ATTACKING] != view().updates[ATTACKING]
+    changed = after(Corruption(entries=0.3, damage=damage))[ATTACKING] != view().updates[ATTACKING]
     assert changed.sum(1).tolist() == [15, 15]
     assert changed[0].tolist() != changed[1].tolist()
 
 
 @pytest.mark.parametrize(
     ("attack", "wrong"),
-    [(LabelFlip(), lambda y: 3 - y), (LabelFlip("next"), lambda y: (y + 1) % 4)],
+    [(LabelFlip(), lambda y: 3 - y), (LabelFlip(to="next"), lambda y: (y + 1) % 4)],
 )
 def test_flipped_labels_are_on_what_attackers_train_on_alone(attack, wrong):
-    setup = federation(conditions=[Attackers(attack, 0.34)], clients=6)
+    setup = federation(conditions=[Attackers(attack=attack, share=0.34)], clients=6)
     labels, true = setup.samples.labels.numpy(), stored()[1]
     assert setup.data.facts["attacker"].sum() == 2
     for client, attacks in enumerate(setup.data.facts["attacker"]):
@@ -125,13 +125,13 @@ def test_flipped_labels_are_on_what_attackers_train_on_alone(attack, wrong):
 
 def test_attackers_are_the_same_in_all_rounds_and_are_not_evaluated():
     honest = run(federation())
-    done = run(federation(conditions=[Attackers(SignFlip(5), 0.34)], rounds=4, cohort=4))
+    done = run(federation(conditions=[Attackers(attack=SignFlip(scale=5), share=0.34)], rounds=4, cohort=4))
     attackers = {row["client"] for row in done.clients if row["attacker"]}
     assert len(attackers) == 2
     for row in done.clients:
         assert row["attacker"] == (row["client"] in attackers)
         assert ("test_accuracy" in row) == (row["client"] not in attackers)
-    few = run(federation(conditions=[Attackers(SignFlip(5), 0.17)]))
+    few = run(federation(conditions=[Attackers(attack=SignFlip(scale=5), share=0.17)]))
     assert {row["client"] for row in few.clients if row["attacker"]} < attackers
     sent = next(row for row in few.clients if row["attacker"])
     alone = next(r for r in honest.clients if r["client"] == sent["client"])
@@ -257,7 +257,7 @@ def test_clients_stop_when_their_solution_is_inexact_enough(gamma):
     """After as many epochs as it takes until ‖∇h(θ)‖ <= γ ‖∇h(θ_t)‖, at most 6."""
     setup = federation(
         eta=0.05,
-        terms=(Proximal(0.5),),
+        terms=(Proximal(mu=0.5),),
         parts={"stopping": Inexactness(gamma=(gamma,), most_epochs=6)},
         rounds=1,
     )
@@ -291,7 +291,7 @@ def test_clients_stop_when_their_solution_is_inexact_enough(gamma):
 
 @given(st.integers(0, 50), st.booleans())
 def test_clients_leave_with_their_probability_and_for_good_where_it_lasts(seed, lasting):
-    dropout = Dropout(0.3, lasting)
+    dropout = Dropout(probability=0.3, lasting=lasting)
     setup = SimpleNamespace(data=SimpleNamespace(seed=seed))
     everyone = Participation(np.arange(60))
     rounds = [dropout.select_participants(setup, t, everyone) for t in range(1, 9)]
@@ -305,7 +305,7 @@ def test_clients_leave_with_their_probability_and_for_good_where_it_lasts(seed, 
 
 
 def test_who_leaves_has_downloaded_the_model_and_sends_nothing():
-    whole, some = run(federation()), run(federation(conditions=[Dropout(0.4)]))
+    whole, some = run(federation()), run(federation(conditions=[Dropout(probability=0.4)]))
     dropped = sum(row["dropped"] for row in some.rounds)
     assert dropped
     for row, usual in zip(some.rounds, whole.rounds, strict=True):
@@ -327,7 +327,7 @@ def test_few_bits_are_right_on_average_and_within_a_level(bits, seed):
 
 
 def test_weak_clients_are_no_attackers_and_have_numbers_of_their_own():
-    conditions = [Attackers(SignFlip(), 0.25), Quantisation(0.5, bits=1)]
+    conditions = [Attackers(attack=SignFlip(), share=0.25), Quantisation(share=0.5, bits=1)]
     done = run(federation(conditions=conditions, clients=8, rounds=1))
     weak, attacker = done.setup.data.facts["weak"], done.setup.data.facts["attacker"]
     assert weak.sum() and not (weak & attacker).any()
@@ -337,15 +337,15 @@ def test_weak_clients_are_no_attackers_and_have_numbers_of_their_own():
     whole, _ = upload(setup, setup.initial()[0], 1, tasks, results)
     part, _ = upload(setup, setup.initial()[0], 1, tasks.take(some), results.take(some))
     assert torch.equal(part.update, whole.update[torch.from_numpy(some)])
-    slow = Compute(slowest=1, fastest=9), Quantisation(0.5, who="slowest")
+    slow = Compute(slowest=1, fastest=9), Quantisation(share=0.5, who="slowest")
     setup = federation(conditions=slow, clients=8)
     speeds = setup.data.facts["speed"]
     assert speeds[setup.data.facts["weak"]].max() < speeds[~setup.data.facts["weak"]].min()
 
 
 def test_wrong_labels_at_each_client_s_rate_and_never_on_tests():
-    setup = federation(conditions=[LabelNoise(0.2, 0.9)], clients=4)
-    higher = federation(conditions=[LabelNoise(0.5, 1.0)], clients=4)
+    setup = federation(conditions=[LabelNoise(low=0.2, high=0.9)], clients=4)
+    higher = federation(conditions=[LabelNoise(low=0.5, high=1.0)], clients=4)
     labels, true = setup.samples.labels.numpy(), stored()[1]
     hit = labels != true
     more = higher.samples.labels.numpy() != true
@@ -359,7 +359,7 @@ def test_wrong_labels_at_each_client_s_rate_and_never_on_tests():
 
 @pytest.mark.parametrize("per", [{"per": "client"}, {"per": "group", "groups": 2}])
 def test_clients_in_conflict_permute_names_in_a_cycle_in_all_their_labels(per):
-    setup = federation(conditions=[LabelConflict(0.5, classes=3, **per)], clients=8)
+    setup = federation(conditions=[LabelConflict(share=0.5, classes=3, **per)], clients=8)
     labels, true = setup.samples.labels.numpy(), stored()[1]
     conflicts, group = setup.data.facts["conflicts"], setup.data.facts["group"]
     assert conflicts.sum() == 4 and ((group >= 0) == conflicts).all()
@@ -378,7 +378,7 @@ def test_clients_in_conflict_permute_names_in_a_cycle_in_all_their_labels(per):
 
 def test_inverted_images_are_inverted_for_those_who_differ_in_training_and_tests():
     plain = federation(clients=4)
-    setup = federation(conditions=[FeatureShift(0.5)], clients=4)
+    setup = federation(conditions=[FeatureShift(share=0.5)], clients=4)
     images, usual = setup.samples.images, plain.samples.images
     for k, differs in enumerate(setup.data.facts["conflicts"]):
         held = torch.from_numpy(np.concatenate([setup.data.train[k], setup.data.test[k]]))
@@ -393,7 +393,7 @@ def test_inverted_images_are_inverted_for_those_who_differ_in_training_and_tests
 
 
 def test_shared_samples_go_to_everybody():
-    plain, setup = federation(), federation(parts={"sharing": SharedSamples(0.3)})
+    plain, setup = federation(), federation(parts={"sharing": SharedSamples(share=0.3)})
     given_ = set.intersection(*(set(own) for own in setup.data.train))
     for own, before, share in zip(
         setup.data.train, plain.data.train, setup.data.facts["disclosed"], strict=True

@@ -45,7 +45,7 @@ def of_vit(personalisation, **given_):
 @pytest.mark.parametrize("skew", ["dirichlet~0.5", "quantity~0.7"])
 def test_accuracies_by_their_definition(skew):
     """Of a client under its labels; of images of the test set by its class shares under a skew."""
-    conditions = [LabelConflict(0.5, classes=3)]
+    conditions = [LabelConflict(share=0.5, classes=3)]
     done = run(federation(skew=skew, conditions=conditions, clients=4, eta=0.02, rounds=2))
     setup, labels = done.setup, done.setup.samples.labels
     true, test = stored()[1], done.setup.data.global_test
@@ -128,7 +128,7 @@ def test_only_the_rounds_of_the_schedule_are_evaluated_and_the_last_one_always()
 
 def test_an_evaluation_changes_nothing():
     """Fine-tuned copies and refreshed branches are thrown away."""
-    for personalisation, schedule in ((FineTune(3), {}), (OwnHead(), {"refresh": 2})):
+    for personalisation, schedule in ((FineTune(personal_epochs=3), {}), (OwnHead(), {"refresh": 2})):
         often = run(of_vit(personalisation, schedule=schedule))
         seldom = run(of_vit(personalisation, schedule={**schedule, "evaluate_every": 3}))
         assert torch.equal(often.theta, seldom.theta)
@@ -286,9 +286,9 @@ def test_bytes_are_the_lengths_of_the_messages():
     clustered = run(federation(rule=Clustered(clusters=3), rounds=1, parts={"heads_apart": True}))
     assert clustered.rounds[0]["bytes_up"] == 6 * message(plain.setup, "", scores=3)
     assert clustered.rounds[0]["bytes_down"] == 6 * 4 * usual  # its own, and all three to try
-    attacked = run(federation(conditions=[Attackers(SignFlip(), 0.34)], rounds=1))
+    attacked = run(federation(conditions=[Attackers(attack=SignFlip(), share=0.34)], rounds=1))
     assert attacked.rounds[0]["bytes_up"] == 6 * usual
-    weak = run(federation(conditions=[Quantisation(0.5, bits=4)], rounds=1))
+    weak = run(federation(conditions=[Quantisation(share=0.5, bits=4)], rounds=1))
     few = len(
         save({"levels": torch.zeros(130, dtype=torch.uint8), "ends": torch.zeros(2).double()})
     )
@@ -312,7 +312,7 @@ def test_clustered_clients_go_to_the_model_with_the_least_loss_on_what_they_trai
 
 
 def test_fisher_information_is_the_mean_square_of_the_gradients_of_samples():
-    setup = federation(rule=FedCurv(), terms=(Curvature(0.1),), clients=3, rounds=1)
+    setup = federation(rule=FedCurv(), terms=(Curvature(strength=0.1),), clients=3, rounds=1)
     done = run(setup)
     _, results = trained(setup)
     for k in range(3):

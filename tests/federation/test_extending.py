@@ -1,5 +1,6 @@
 """A condition, an attack, a personalisation, a metric, a loss term: each is one class more."""
 
+from pydantic import Field
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
@@ -14,19 +15,18 @@ from fedsdg.federation.conditions.attack import Attack, Attackers
 from fedsdg.federation.conditions.condition import Condition
 from fedsdg.federation.observers.observer import Observer
 from fedsdg.federation.personalisation import Personalisation
-from fedsdg.federation.tasks import PRIVATE, SHARED, Phase
+from fedsdg.federation.phases import PRIVATE, SHARED, Phase
 from fedsdg.federation.terms import Term
 from fedsdg.files.columns import Column
-from fedsdg.parts import Range, part
+from fedsdg.next_parts import Share
 from fedsdg.rng import stream
 from tests.federation.small import federation, run, vit
 
 
-@part
 class Radio(Condition):
     """A share of the clients hear nothing in every second round, and of all numbers some arrive."""
 
-    share: Annotated[float, Range(0, 1)] = 0.5
+    share: Share = 0.5
     "share of the numbers of an update that arrive"
 
     columns: ClassVar = (
@@ -55,11 +55,10 @@ def test_a_condition():
     assert not done.theta[130:].any() and done.theta[:130].any()
 
 
-@part
 class Echo(Attack):
     """What the first honest client sends, and wrong labels."""
 
-    loudness: Annotated[float, Range(0)] = 2.0
+    loudness: Annotated[float, Field(ge=0)] = 2.0
     "how many times as long"
 
     def tamper(self, view):
@@ -70,7 +69,7 @@ class Echo(Attack):
 
 
 def test_an_attack():
-    done = run(federation(conditions=[Attackers(Echo(3.0), 0.34)], rounds=1))
+    done = run(federation(conditions=[Attackers(attack=Echo(loudness=3.0), share=0.34)], rounds=1))
     attackers = done.setup.data.facts["attacker"]
     norms = [row["update_norm"] for row in done.clients]
     assert set(np.round(np.array(norms)[attackers], 9)) == {round(3 * norms[attackers.argmin()], 9)}
@@ -78,7 +77,6 @@ def test_an_attack():
     assert not done.setup.samples.labels[torch.from_numpy(train)].any()
 
 
-@part
 class HeadLast(Personalisation):
     """A client trains the adapters alone, then its own head alone, held to where it was."""
 
@@ -87,15 +85,14 @@ class HeadLast(Personalisation):
     def phases(self, epochs):
         return (
             Phase(epochs, turns=(SHARED,)),
-            Phase(1, first=epochs, turns=(PRIVATE,), terms=(Damped(0.5),)),
+            Phase(1, first=epochs, turns=(PRIVATE,), terms=(Damped(strength=0.5),)),
         )
 
 
-@part
 class Damped(Term):
     """λ/2 ‖ψ‖² of the private row, which also counts how often a client has trained."""
 
-    strength: Annotated[float, Range(0)] = 1.0
+    strength: Annotated[float, Field(ge=0)] = 1.0
     "λ"
     keeps: ClassVar[tuple[str, ...]] = ("visits",)
 

@@ -76,7 +76,7 @@ def test_a_client_of_fedprox_goes_to_its_closed_form():
     """min ½‖w − c‖² + μ/2 ‖w − θ‖² is at (c + μ θ) / (1 + μ); the way there is geometric."""
     mu, eta, epochs = 1.5, 0.2, 7
     first = torch.arange(4.0, dtype=torch.float64)
-    setup = federation_of_points(first=first, eta=eta, epochs=epochs, terms=(Proximal(mu),))
+    setup = federation_of_points(first=first, eta=eta, epochs=epochs, terms=(Proximal(mu=mu),))
     tasks, results = trained(setup)
     for client, theta in zip(tasks.clients, results.theta, strict=True):
         best = (points_of(setup)[client] + mu * first) / (1 + mu)

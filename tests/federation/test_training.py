@@ -20,7 +20,7 @@ from fedsdg.federation.personalisation import (
     ResidualHead,
     Shared,
 )
-from fedsdg.federation.tasks import SHARED, Phase
+from fedsdg.federation.phases import SHARED, Phase
 from fedsdg.federation.terms import (
     Curvature,
     GatePenalty,
@@ -81,13 +81,13 @@ def random_rows(width=None):
 @pytest.mark.parametrize(
     "term",
     [
-        GatePenalty(0.3),
-        PrivatePenalty(0.2),
-        PrivatePenalty(0.2, "residual"),
-        PrivatePenalty(0.2, "b-only"),
-        Proximal(0.7),
-        PersonalProximal(0.7),
-        Curvature(0.4),
+        GatePenalty(lambda1=0.3),
+        PrivatePenalty(lambda2=0.2),
+        PrivatePenalty(lambda2=0.2, private_norm="residual"),
+        PrivatePenalty(lambda2=0.2, private_norm="b-only"),
+        Proximal(mu=0.7),
+        PersonalProximal(strength=0.7),
+        Curvature(strength=0.4),
     ],
     ids=str,
 )
@@ -115,9 +115,9 @@ def test_penalties_have_the_forms_of_equation_5():
     b = {n.split(".lora")[0]: v for n, v in named.items() if n.endswith("lora_B_private")}
     squares = sum(v.square().sum((1, 2)) for v in [*a.values(), *b.values()])
     products = sum((b[layer] @ a[layer]).square().sum((1, 2)) for layer in a)
-    torch.testing.assert_close(GatePenalty(0.3).value(rows), 0.3 * sum(gates), **CLOSE)
-    torch.testing.assert_close(PrivatePenalty(0.2).value(rows), 0.2 * squares, **CLOSE)
-    residual = PrivatePenalty(0.2, "residual").value(rows)
+    torch.testing.assert_close(GatePenalty(lambda1=0.3).value(rows), 0.3 * sum(gates), **CLOSE)
+    torch.testing.assert_close(PrivatePenalty(lambda2=0.2).value(rows), 0.2 * squares, **CLOSE)
+    residual = PrivatePenalty(lambda2=0.2, private_norm="residual").value(rows)
     torch.testing.assert_close(residual, 0.2 * products, **CLOSE)
 
 
@@ -133,7 +133,7 @@ def test_fedcurv_holds_to_each_of_the_other_clients():
     def objective(theta):
         return 0.4 * (fisher[1:] * (theta - models[1:]) ** 2).sum((0, 2))
 
-    term = Curvature(0.4)
+    term = Curvature(strength=0.4)
     constant = objective(rows.theta) - term.value(rows)
     rows.theta.copy_(torch.randn_like(rows.theta))
     torch.testing.assert_close(objective(rows.theta) - term.value(rows), constant, **CLOSE)
@@ -142,7 +142,7 @@ def test_fedcurv_holds_to_each_of_the_other_clients():
 @pytest.mark.parametrize("personalisation", KINDS, ids=str)
 def test_a_step_goes_along_the_gradient_of_loss_and_terms(personalisation):
     """One batch, plain SGD: θ − η ∇(cross-entropy + terms), by autograd through the model."""
-    terms = () if isinstance(personalisation, DualPath) else (Proximal(0.3),)
+    terms = () if isinstance(personalisation, DualPath) else (Proximal(mu=0.3),)
     setup = of_vit(personalisation, terms=terms, epochs=1, batch_size=None, clients=3)
     phase = Phase(1)
     tasks, _ = trained(setup)
@@ -227,10 +227,10 @@ def test_losses_by_their_formulas(samples, gamma, smoothing):
     labels = torch.randint(CLASSES, (samples,), generator=draw)
     p = logits.softmax(1)
     right = p[torch.arange(samples), labels]
-    torch.testing.assert_close(Focal(gamma)(logits, labels), -((1 - right) ** gamma) * right.log())
+    torch.testing.assert_close(Focal(gamma=gamma)(logits, labels), -((1 - right) ** gamma) * right.log())
     q = torch.full_like(p, smoothing / CLASSES)
     q[torch.arange(samples), labels] += 1 - smoothing
-    torch.testing.assert_close(CrossEntropy(smoothing)(logits, labels), -(q * p.log()).sum(1))
+    torch.testing.assert_close(CrossEntropy(label_smoothing=smoothing)(logits, labels), -(q * p.log()).sum(1))
 
 
 def test_a_class_of_weight_2_counts_as_if_its_samples_were_there_twice():

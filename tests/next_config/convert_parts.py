@@ -131,7 +131,7 @@ PATCHES = [
     ),
     (
         "federation/conditions/attack.py",
-        "    def count(self, num_clients: int)",
+        "    def prepare(self, data: ClientData) -> ClientData:\n        \"\"\"Choose the attackers",
         '    @model_validator(mode="before")\n    @classmethod\n'
         "    def _of_a_config(cls, given: Any) -> Any:\n"
         '        """Let a config write {type: sign-flip, share: 0.2, scale: 3}."""\n'
@@ -140,7 +140,7 @@ PATCHES = [
         '        attack = {key: value for key, value in given.items() if key != "share"}\n'
         '        shares = {key: value for key, value in given.items() if key == "share"}\n'
         '        return {"attack": Chosen(Attack).read(attack), **shares}\n\n'
-        "    def count(self, num_clients: int)",
+        "    def prepare(self, data: ClientData) -> ClientData:\n        \"\"\"Choose the attackers",
     ),
     (
         "federation/conditions/attack.py",

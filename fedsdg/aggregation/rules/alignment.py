@@ -1,14 +1,21 @@
 """FedSDG's server rule: a client weighs as much as its update aligns with the mean update."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
-from fedsdg.aggregation.rows import Rows, Statistics
-from fedsdg.aggregation.types import Combination, Context, Plan, Rule, State
+from fedsdg.aggregation.rows import Statistics
+from fedsdg.aggregation.types import Combination, Plan, Rule
 from fedsdg.aggregation.weights import capped, require_cap
-from fedsdg.parts import Range, part
+from fedsdg.next_parts import Share
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.rows import Rows
+    from fedsdg.aggregation.types import Context, State
 
 DEGENERATE_SUM = 1e-6
 """Below this sum of alignments the weights are uniform."""
@@ -21,7 +28,6 @@ def clip_factors(norms: np.ndarray, clip_norm: float | None) -> np.ndarray:
     return clip_norm / np.maximum(norms, clip_norm)
 
 
-@part
 class Alignment(Rule):
     """step = sum_k w_k Delta_k with w_k = alpha_k / sum_j alpha_j (FedSDG, Eq. 10 and 11).
 
@@ -40,21 +46,21 @@ class Alignment(Rule):
     degenerate (0 or 1).
     """
 
-    epsilon: Annotated[float, Range(1e-300, 0.01)] = 1e-8
+    epsilon: Annotated[float, Field(ge=1e-300, le=0.01)] = 1e-8
     "ε of the cosine (Eq. 10)"
     reference: Literal["mean", "leave_one_out"] = "mean"
     "updates are aligned to the `mean`, or to the mean of the others (`leave_one_out`)"
     transform: Literal["relu", "softmax"] = "relu"
     "scores to weights: `relu`, or `softmax` with temperature τ"
-    temperature: Annotated[float, Range(1e-6)] = 0.05
+    temperature: Annotated[float, Field(ge=1e-06)] = 0.05
     "τ of the softmax transform"
-    max_weight: Annotated[float | None, Range(0, 1)] = None
+    max_weight: Share | None = None
     "largest weight of a client; null: no limit"
-    smoothing: Annotated[float, Range(0, 1)] = 0.0
+    smoothing: Share = 0.0
     "share of uniform weights mixed in"
     scope: Literal["all", "adapters"] = "all"
     "updates are compared in `all` communicated parameters, or in the `adapters` without the head"
-    clip_norm: Annotated[float | None, Range(1e-300)] = None
+    clip_norm: Annotated[float, Field(ge=1e-300)] | None = None
     "longest update; null: no limit"
 
     @property

@@ -1,17 +1,22 @@
 """Contribution-weighted aggregation by cosine gradient Shapley values (CGSV)."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
-import torch
+from pydantic import Field
 
-from fedsdg.aggregation.rows import Rows
-from fedsdg.aggregation.types import Combination, Context, Plan, Rule, State
-from fedsdg.parts import Range, part
+from fedsdg.aggregation.types import Combination, Plan, Rule
+from fedsdg.next_lazy import torch
+from fedsdg.next_parts import Share
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.rows import Rows
+    from fedsdg.aggregation.types import Context, State
 
 
-@part
 class Cgsv(Rule):
     """Weights r that follow the cosine between a client's update and the aggregate.
 
@@ -31,9 +36,9 @@ class Cgsv(Rule):
 
     needs: ClassVar[str] = "client_samples"
 
-    gamma0: Annotated[float, Range(0, 1)] = 0.5
+    gamma0: Share = 0.5
     "γ₀ of γ_t = 1 − (1 − γ₀)/t"
-    floor: Annotated[float, Range(0, 0.999)] = 1e-3
+    floor: Annotated[float, Field(ge=0, le=0.999)] = 1e-3
     "least contribution r_n"
     step_scale: Literal["mean-norm", "unit"] = "mean-norm"
     "length of the step: `mean-norm` or `unit`"

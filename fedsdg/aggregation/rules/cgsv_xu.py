@@ -1,19 +1,23 @@
 """CGSV as published: clients that contribute more download more of the aggregate."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
-import torch
+from pydantic import Field
 
-from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.rules.cgsv import contributions, over_norms, shares_of_data
-from fedsdg.aggregation.types import Context, Largest, Plan, Rule, State
+from fedsdg.aggregation.types import Largest, Plan, Rule
 from fedsdg.files.columns import Column
-from fedsdg.parts import Range, part
+from fedsdg.next_lazy import torch
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.rows import Rows
+    from fedsdg.aggregation.types import Context, State
 
 
-@part
 class CgsvXu(Rule):
     """One model per client; model n moves by the q_n largest entries of the aggregate U.
 
@@ -43,13 +47,13 @@ class CgsvXu(Rule):
         Column("diagnostics", "contribution", "float64", "r after the round, as published"),
     )
 
-    gamma: Annotated[float, Range(1e-6)] = 0.5
+    gamma: Annotated[float, Field(ge=1e-06)] = 0.5
     "Γ, length of a normalised update"
-    alpha: Annotated[float, Range(0, 0.999)] = 0.95
+    alpha: Annotated[float, Field(ge=0, le=0.999)] = 0.95
     "α of r ← α r + (1 − α) cos(Δ, U)"
-    beta: Annotated[float, Range(1e-6)] = 1.0
+    beta: Annotated[float, Field(ge=1e-06)] = 1.0
     "β, altruism of the rewards"
-    floor: Annotated[float, Range(0, 0.999)] = 1e-3
+    floor: Annotated[float, Field(ge=0, le=0.999)] = 1e-3
     "least contribution r_n"
 
     def require(self, cohort: int, clients: int) -> None:

@@ -1,25 +1,30 @@
 """Clusters of clients, each with a model of its own, and semi-global models between them."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
-import torch
-from scipy.cluster.hierarchy import cut_tree, linkage
-from scipy.spatial.distance import cdist, squareform
+from pydantic import Field
 
-from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.types import (
-    Context,
     Mixture,
     Plan,
-    Prior,
-    State,
     UploadRequest,
 )
 from fedsdg.aggregation.weights import Weighed
 from fedsdg.files.columns import Column
-from fedsdg.parts import Range, part
+from fedsdg.next_lazy import torch
+from fedsdg.next_parts import Count, Share
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.rows import Rows
+    from fedsdg.aggregation.types import (
+        Context,
+        Prior,
+        State,
+    )
 
 
 def even_assignment(size: int, clusters: int, seed: int = 0) -> np.ndarray:
@@ -33,11 +38,13 @@ def average_linkage(distances: np.ndarray, count: int) -> np.ndarray:
     The two groups with the least mean distance between their members are joined until `count` are
     left (Sokal and Michener 1958).
     """
+    from scipy.cluster.hierarchy import cut_tree, linkage
+    from scipy.spatial.distance import squareform
+
     condensed = squareform(distances, checks=False)
     return cut_tree(linkage(condensed, "average"), n_clusters=[count])[:, 0].astype(np.int64)
 
 
-@part
 class Clustered(Weighed):
     """C cluster models; theta_c <- sum_k (n_k / sum n) theta_k over the cohort's members of c.
 
@@ -69,14 +76,14 @@ class Clustered(Weighed):
     chapter on aggregation.
     """
 
-    clusters: Annotated[int, Range(2)] = 3
+    clusters: Annotated[int, Field(ge=2)] = 3
     "C, models of the server"
     assignment: Literal["loss", "known"] = "loss"
     """a client goes to the cluster of the least `loss`, or clusters are `known`: the groups of a
     label conflict or feature shift, else the domain, or clusters of the label shares"""
-    beta: Annotated[float, Range(0, 1)] = 0.0
+    beta: Share = 0.0
     "β, share of the mean of the clusters in what a client starts from"
-    partials: Annotated[int, Range(1)] = 1
+    partials: Count = 1
     """P, partial aggregates: that mean is of all clusters (1), or of the group of nearest clusters
     that a client's is in; with β = 1 so many models are left"""
     nearness: Literal["models", "labels"] = "models"
@@ -85,7 +92,7 @@ class Clustered(Weighed):
 
     columns: ClassVar = (Column("diagnostics", "cluster", "int32", "its cluster after the round"),)
 
-    def __post_init__(self) -> None:
+    def check_fields(self) -> None:
         """Check that fields go together."""
         if self.partials > self.clusters:
             raise ValueError(
@@ -219,6 +226,8 @@ class Clustered(Weighed):
 
     def _groups(self, state: State, models: torch.Tensor) -> torch.Tensor:
         """[C] int64: which clusters share a partial aggregate, by the new models [C, d]."""
+        from scipy.spatial.distance import cdist
+
         if self.nearness == "models":
             points = models.numpy(force=True)
             distances = cdist(points, points)
@@ -233,6 +242,8 @@ class Clustered(Weighed):
 
     def _label_distances(self, state: State) -> np.ndarray:
         """[C, C] total variation between the clusters' shares of the classes; 1 to an empty one."""
+        from scipy.spatial.distance import cdist
+
         held, assignment = (state[n].numpy(force=True) for n in ("labels", "assignment"))
         counts = np.array([held[assignment == c].sum(axis=0) for c in range(self.clusters)])
         totals = counts.sum(axis=1, keepdims=True)

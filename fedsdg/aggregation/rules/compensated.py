@@ -1,14 +1,18 @@
 """Any rule with weights, with late updates weighing less."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from fedsdg.aggregation.rows import Rows
-from fedsdg.aggregation.types import Combination, Context, Plan, State, Wrapper
-from fedsdg.parts import part
+from fedsdg.aggregation.types import Combination, Wrapper
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.rows import Rows
+    from fedsdg.aggregation.types import Context, Plan, State
 
 
-@part
 class Compensated(Wrapper):
     """Weights w'_k in proportion to w_k / (1 + tau_k), w being the inner rule's, summing to 1.
 

@@ -1,21 +1,24 @@
 """FedCurv's server: the mean update, and the sums of the clients' quadratic penalties."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
 
-from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.rules.mean import Mean
-from fedsdg.aggregation.types import Combination, Context, Plan, State, UploadRequest
-from fedsdg.parts import part
+from fedsdg.aggregation.types import Combination, Plan, UploadRequest
+from fedsdg.next_lazy import torch
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.rows import Rows
+    from fedsdg.aggregation.types import Context, State
 
 SUMS = ("fisher", "fisher_theta")
 """I_k and I_k theta_k, elementwise: of client k as uploads, summed over the cohort as state."""
 
 
-@part
 class FedCurv(Mean):
     """step = sum_k (n_k / sum_j n_j) Delta_k; the sums of the last cohort go to every client.
 

@@ -1,20 +1,24 @@
 """FOCUS: clients whose labels disagree with the server's weigh less."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
+from pydantic import Field
 
-from fedsdg.aggregation.rows import Rows
-from fedsdg.aggregation.types import Combination, Context, Plan, State, UploadRequest
+from fedsdg.aggregation.types import Combination, Plan, UploadRequest
 from fedsdg.aggregation.weights import Weighed
 from fedsdg.files.columns import Column
-from fedsdg.parts import Range, part
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.rows import Rows
+    from fedsdg.aggregation.types import Context, State
 
 LOSSES = ("benchmark_loss", "global_loss")
 
 
-@part
 class Focus(Weighed):
     """step = sum_k w_k Delta_k with w_k = n_k C_k / sum_j n_j C_j.
 
@@ -29,7 +33,7 @@ class Focus(Weighed):
     probes: ClassVar[tuple[UploadRequest, ...]] = (UploadRequest("losses"),)
     columns: ClassVar = (Column("diagnostics", "credibility", "float64", "FOCUS's C_k"),)
 
-    temperature: Annotated[float, Range(1e-6)] = 1.0
+    temperature: Annotated[float, Field(ge=1e-06)] = 1.0
     "a of the credibility 1 − softmax(a E)"
 
     def plan(self, rows: Mapping[str, Rows], context: Context, state: State) -> Plan:

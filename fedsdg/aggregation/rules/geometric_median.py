@@ -8,14 +8,19 @@ P_ij = (D_ci + D_cj - D_ij) / 2, and one weighted sum. If distances in float32 a
 enough, because some rows are far away from the others, P takes a pass of its own in float64.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
-from fedsdg.aggregation.rows import Rows
-from fedsdg.aggregation.types import Combination, Context, Plan, Rule, State
-from fedsdg.parts import Range, part
+from fedsdg.aggregation.types import Combination, Plan, Rule
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.rows import Rows
+    from fedsdg.aggregation.types import Context, State
 
 FAR = 100.0
 """Squared distances do not resolve rows so many times closer to the median than others are."""
@@ -42,7 +47,6 @@ class Solution(NamedTuple):
     iterations: int
 
 
-@part
 class GeometricMedian(Rule):
     """step = argmin_z sum_k ||z - Delta_k||, a convex combination of the updates.
 
@@ -52,7 +56,7 @@ class GeometricMedian(Rule):
     Source: Pillutla et al. 2022; Weiszfeld 1937; Vardi and Zhang 2000.
     """
 
-    tolerance: Annotated[float, Range(1e-12, 0.1)] = 1e-6
+    tolerance: Annotated[float, Field(ge=1e-12, le=0.1)] = 1e-6
     "relative subgradient residual at which the iteration stops"
 
     def plan(self, rows: Mapping[str, Rows], context: Context, state: State) -> Plan:

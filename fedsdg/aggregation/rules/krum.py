@@ -1,13 +1,18 @@
 """Krum and Multi-Krum: the updates whose nearest neighbours are nearest."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from pydantic import Field
 
-from fedsdg.aggregation.rows import Rows
-from fedsdg.aggregation.types import Combination, Context, Plan, Rule, State
-from fedsdg.parts import Range, part
+from fedsdg.aggregation.types import Combination, Plan, Rule
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.rows import Rows
+    from fedsdg.aggregation.types import Context, State
 
 TIE = 1e-11
 """Scores whose relative difference is smaller are equal up to rounding: the lower index wins."""
@@ -35,7 +40,6 @@ def best_scored(scores: np.ndarray, count: int) -> np.ndarray:
     return np.array(chosen, dtype=np.int64)
 
 
-@part
 class Krum(Rule):
     """step = the update with the least sum of squared distances to its n - f - 2 nearest others.
 
@@ -44,7 +48,7 @@ class Krum(Rule):
     Source: Blanchard et al. 2017, section 3.
     """
 
-    f: Annotated[int, Range(0)] = 1
+    f: Annotated[int, Field(ge=0)] = 1
     "f, Byzantine clients per round tolerated"
 
     def chosen(self, n: int) -> int:

@@ -1,14 +1,18 @@
 """The weighted mean of the updates (FedAvg)."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from fedsdg.aggregation.rows import Rows
-from fedsdg.aggregation.types import Combination, Context, Plan, State
+from fedsdg.aggregation.types import Combination, Plan
 from fedsdg.aggregation.weights import Weighed
-from fedsdg.parts import part
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.rows import Rows
+    from fedsdg.aggregation.types import Context, State
 
 
-@part
 class Mean(Weighed):
     """step = sum_k w_k Delta_k with w_k = n_k / sum_j n_j.
 

@@ -1,14 +1,18 @@
 """The coordinate-wise median of the updates."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from fedsdg.aggregation import types
-from fedsdg.aggregation.rows import Rows
-from fedsdg.aggregation.types import Context, Plan, Rule, State
-from fedsdg.parts import part
+from fedsdg.aggregation.types import Plan, Rule
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.rows import Rows
+    from fedsdg.aggregation.types import Context, State
 
 
-@part
 class CoordinateMedian(Rule):
     """step_j = median_k Delta_kj; for an even number of clients the mean of the two middle values.
 

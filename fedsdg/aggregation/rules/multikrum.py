@@ -1,12 +1,11 @@
 """Multi-Krum: the mean of the updates that Krum scores best."""
 
-from typing import Annotated
+from __future__ import annotations
 
 from fedsdg.aggregation.rules.krum import Krum
-from fedsdg.parts import Range, part
+from fedsdg.next_parts import Count
 
 
-@part
 class MultiKrum(Krum):
     """step = the unweighted mean of the m updates with the best of Krum's scores.
 
@@ -14,7 +13,7 @@ class MultiKrum(Krum):
     Source: Blanchard et al. 2017, section 4.
     """
 
-    m: Annotated[int | None, Range(1)] = None
+    m: Count | None = None
     "m, how many updates are averaged; null: all but f"
 
     def chosen(self, n: int) -> int:

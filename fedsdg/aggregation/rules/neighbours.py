@@ -1,17 +1,22 @@
 """PENS: clients average with those whose models do well on their own data."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-import torch
+from pydantic import Field
 
-from fedsdg.aggregation.rows import Rows
-from fedsdg.aggregation.types import Context, Mixture, Plan, Rule, State, UploadRequest
-from fedsdg.parts import Range, part
+from fedsdg.aggregation.types import Mixture, Plan, Rule, UploadRequest
+from fedsdg.next_lazy import torch
+from fedsdg.next_parts import Count
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.rows import Rows
+    from fedsdg.aggregation.types import Context, State
 
 
-@part
 class Pens(Rule):
     """The server keeps every client's latest model; a client starts from an average of some.
 
@@ -38,11 +43,11 @@ class Pens(Rule):
     Source: Onoszko et al. 2021.
     """
 
-    phase_one: Annotated[int, Range(0)] = 10
+    phase_one: Annotated[int, Field(ge=0)] = 10
     "rounds in which neighbours are sought"
-    sample: Annotated[int, Range(1)] = 5
+    sample: Count = 5
     "l, models that a client tries in a round"
-    top: Annotated[int, Range(1)] = 2
+    top: Count = 2
     "m, models of them that it picks"
 
     @property

@@ -1,15 +1,19 @@
 """No aggregation: the server's model stays as it is (local-only training)."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsdg.aggregation.rows import Rows
-from fedsdg.aggregation.types import Combination, Context, Plan, Rule, State
-from fedsdg.parts import part
+from fedsdg.aggregation.types import Combination, Plan, Rule
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.rows import Rows
+    from fedsdg.aggregation.types import Context, State
 
 
-@part
 class NoAggregation(Rule):
     """step = 0; clients have no weights."""
 

@@ -1,17 +1,21 @@
 """SCAFFOLD's server: the mean update, and the mean of all clients' control variates."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
-import torch
+from pydantic import Field
 
-from fedsdg.aggregation.rows import Rows
-from fedsdg.aggregation.types import Combination, Context, Plan, Rule, State
-from fedsdg.parts import Range, part
+from fedsdg.aggregation.types import Combination, Plan, Rule
+from fedsdg.next_lazy import torch
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.rows import Rows
+    from fedsdg.aggregation.types import Context, State
 
 
-@part
 class Scaffold(Rule):
     """step = server_rate (1/M) sum_k Delta_k, and c <- c + (1/K) sum_k Delta c_k.
 
@@ -23,7 +27,7 @@ class Scaffold(Rule):
 
     reads: ClassVar[tuple[str, ...]] = ("update", "control")
 
-    server_rate: Annotated[float, Range(1e-6, 1e6)] = 1.0
+    server_rate: Annotated[float, Field(ge=1e-06, le=1000000.0)] = 1.0
     "η_g of SCAFFOLD's server, which multiplies the step"
 
     def init(self, d: int, client_samples: np.ndarray) -> State:

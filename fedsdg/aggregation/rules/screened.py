@@ -1,18 +1,24 @@
 """Any rule, behind a screen that blocks clients whose updates stay outliers."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
-import torch
+from pydantic import Field
 
 from fedsdg.aggregation.errors import NonFiniteError
-from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.rules.geometric_median import geometric_median
-from fedsdg.aggregation.types import Combination, Context, Plan, State, Wrapper
+from fedsdg.aggregation.types import Combination, Plan, Wrapper
 from fedsdg.files.columns import Column
-from fedsdg.parts import Range, part
+from fedsdg.next_lazy import torch
+from fedsdg.next_parts import Count
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.rows import Rows
+    from fedsdg.aggregation.types import Context, State
 
 FEWEST = 4
 """Fewer clients are not judged: the spread of the others says too little."""
@@ -22,7 +28,6 @@ nearly alike, a small difference stands out and does no harm."""
 STATE = ("strikes", "blocked")
 
 
-@part
 class Screened(Wrapper):
     """The inner rule on the updates of the clients that are not blocked.
 
@@ -45,9 +50,9 @@ class Screened(Wrapper):
     Source: the threshold of 3.5 is that of Iglewicz and Hoaglin 1993.
     """
 
-    strikes: Annotated[int, Range(1)] = 2
+    strikes: Count = 2
     "times in a row as an outlier until a client is blocked"
-    threshold: Annotated[float, Range(1e-3)] = 3.5
+    threshold: Annotated[float, Field(ge=0.001)] = 3.5
     "robust standard deviations that make a client an outlier"
 
     columns: ClassVar = (

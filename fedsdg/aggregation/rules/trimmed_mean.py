@@ -1,15 +1,20 @@
 """The coordinate-wise trimmed mean of the updates."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
 
 from fedsdg.aggregation import types
-from fedsdg.aggregation.rows import Rows
-from fedsdg.aggregation.types import Context, Plan, Rule, State
-from fedsdg.parts import Range, part
+from fedsdg.aggregation.types import Plan, Rule
+
+if TYPE_CHECKING:
+    from fedsdg.aggregation.rows import Rows
+    from fedsdg.aggregation.types import Context, State
 
 
-@part
 class TrimmedMean(Rule):
     """step_j = mean of Delta_kj over the clients without the f largest and the f smallest values.
 
@@ -17,7 +22,7 @@ class TrimmedMean(Rule):
     Source: Yin et al. 2018, Definition 2.
     """
 
-    f: Annotated[int, Range(0)] = 1
+    f: Annotated[int, Field(ge=0)] = 1
     "f, Byzantine clients per round tolerated"
 
     def require(self, cohort: int, clients: int) -> None:

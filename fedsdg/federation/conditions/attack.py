@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
+from pydantic import Field, model_validator
 
-from fedsdg.federation.conditions.condition import LARGEST, ClientData, Condition, attackers_in
+from fedsdg.federation.conditions.condition import LARGEST, Condition, attackers_in
 from fedsdg.files.columns import Column
-from fedsdg.parts import Range, part
+from fedsdg.next_lazy import torch
+from fedsdg.next_parts import Chosen, Part, Share
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedsdg.federation.conditions.condition import ClientData
     from fedsdg.federation.setup import Setup, Updates
     from fedsdg.federation.tasks import Tasks
 
-Scale = Annotated[float, Range(0, LARGEST)]
+Scale = Annotated[float, Field(ge=0, le=LARGEST)]
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class AttackView:
         return torch.from_numpy(self.generator.standard_normal(shape)).to(self.updates.device)
 
 
-class Attack:
+class Attack(Part, kind=True):
     """Base of attacks; with this one attackers are honest."""
 
     def tamper(self, view: AttackView) -> Tensor:
@@ -71,8 +75,7 @@ class Attack:
         return labels
 
 
-@part
-class SignFlip(Attack):
+class SignFlip(Attack, name="sign-flip"):
     """-scale * Delta_k (Li et al. 2019, RSA)."""
 
     scale: Scale = 1.0
@@ -83,8 +86,7 @@ class SignFlip(Attack):
         return -self.scale * view.own
 
 
-@part
-class Scaling(Attack):
+class Scaling(Attack, name="scaling"):
     """scale * Delta_k: an honest direction out of proportion (Bagdasaryan et al. 2020)."""
 
     scale: Scale = 10.0
@@ -95,8 +97,7 @@ class Scaling(Attack):
         return self.scale * view.own
 
 
-@part
-class Gaussian(Attack):
+class Gaussian(Attack, name="gaussian"):
     """Noise of length scale * median ||Delta_k|| of the honest clients (Blanchard et al. 2017)."""
 
     scale: Scale = 1.0
@@ -110,8 +111,7 @@ class Gaussian(Attack):
         return noise * (self.scale * torch.quantile(lengths, 0.5))
 
 
-@part
-class InnerProduct(Attack):
+class InnerProduct(Attack, name="inner-product"):
     """-epsilon * mean of the honest updates (Xie et al. 2019)."""
 
     epsilon: Scale = 0.5
@@ -122,8 +122,7 @@ class InnerProduct(Attack):
         return -self.epsilon * view.honest.mean(0)
 
 
-@part
-class LittleIsEnough(Attack):
+class LittleIsEnough(Attack, name="alie"):
     """mu + z sigma of the honest updates (Baruch et al. 2019).
 
     By default z is the largest with which the attackers are not conspicuous: Phi^-1((H - s) / H),
@@ -131,7 +130,7 @@ class LittleIsEnough(Attack):
     together with the A attackers.
     """
 
-    z: Annotated[float | None, Range(-LARGEST, LARGEST)] = None
+    z: Annotated[float, Field(ge=-LARGEST, le=LARGEST)] | None = None
     "standard deviations from the mean; null: the largest that the cohort's numbers permit"
 
     def tamper(self, view: AttackView) -> Tensor:
@@ -151,8 +150,7 @@ class LittleIsEnough(Attack):
         return max(0.0, NormalDist().inv_cdf((honest - supporters) / honest))
 
 
-@part
-class Replacement(Attack):
+class Replacement(Attack, name="replacement"):
     """(T - W_h m) / W_a, by which the weighted mean becomes T = -scale * m.
 
     m = sum over honest clients of w_k Delta_k / W_h; W_h and W_a are the weights of honest clients
@@ -179,8 +177,7 @@ class Replacement(Attack):
         return (-self.scale * mean - weighted) / attacking
 
 
-@part
-class BlindReplacement(Attack):
+class BlindReplacement(Attack, name="replacement-blind"):
     """T * M / A with T = -scale * mean of the attackers' own updates, as if the others' were 0."""
 
     scale: Scale = 1.0
@@ -191,14 +188,13 @@ class BlindReplacement(Attack):
         return -self.scale * view.own.mean(0) * (len(view.attackers) / int(view.attackers.sum()))
 
 
-@part
-class Corruption(Attack):
+class Corruption(Attack, name="corruption"):
     """round(entries * d) numbers of theta_k arrive damaged.
 
     They get noise N(0, (scale * rms(theta_k))^2), or one of their bits is flipped.
     """
 
-    entries: Annotated[float, Range(0, 1)] = 0.01
+    entries: Share = 0.01
     "share of the parameters that are damaged on the way"
     damage: Literal["noise", "bits"] = "noise"
     "`noise`, or `bits`: one flipped bit each, which may make a number huge or no number at all"
@@ -229,8 +225,7 @@ class Corruption(Attack):
         return torch.from_numpy(flipped.view(words.dtype)).to(sent.device)
 
 
-@part
-class LabelFlip(Attack):
+class LabelFlip(Attack, name="label-flip"):
     """Attackers train on the labels C - 1 - y, or (y + 1) mod C (Biggio et al. 2012)."""
 
     to: Literal["opposite", "next"] = "opposite"
@@ -243,12 +238,12 @@ class LabelFlip(Attack):
         return (labels + 1) % num_classes
 
 
-@dataclass(frozen=True)
 class Attackers(Condition):
     """A share of the clients attacks: the same in every round, and part of every larger share."""
 
-    attack: Attack
-    share: float
+    attack: Annotated[Attack, Chosen(Attack)]
+    "what attackers send, or train on"
+    share: Share
     "share of the clients, rounded to whole clients (halves up)"
 
     columns: ClassVar[tuple[Column, ...]] = (
@@ -261,6 +256,16 @@ class Attackers(Condition):
         ),
         Column("clients", "attacker", "bool", "whether it attacks"),
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_config(cls, given: Any) -> Any:
+        """Let a config write {type: sign-flip, share: 0.2, scale: 3}."""
+        if not isinstance(given, Mapping) or "attack" in given:
+            return given
+        attack = {key: value for key, value in given.items() if key != "share"}
+        shares = {key: value for key, value in given.items() if key == "share"}
+        return {"attack": Chosen(Attack).read(attack), **shares}
 
     def prepare(self, data: ClientData) -> ClientData:
         """Choose the attackers, and change the labels on which they train."""

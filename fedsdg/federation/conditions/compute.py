@@ -12,18 +12,19 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
-from fedsdg.federation.conditions.condition import LARGEST, ClientData, Condition
+from fedsdg.federation.conditions.condition import LARGEST, Condition
 from fedsdg.files.columns import Column
-from fedsdg.parts import Range, part
+from fedsdg.next_parts import Count
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:
+    from fedsdg.federation.conditions.condition import ClientData
+    from fedsdg.federation.phases import Phase
     from fedsdg.federation.setup import Setup, Updates
-    from fedsdg.federation.tasks import Phase
 
 
-@part
 class Compute(Condition):
     """Clients of different speed, on a simulated clock.
 
@@ -31,27 +32,27 @@ class Compute(Condition):
     so many updates.
     """
 
-    slowest: Annotated[float, Range(1e-6, LARGEST)] = 1.0
+    slowest: Annotated[float, Field(ge=1e-06, le=LARGEST)] = 1.0
     """local steps in a simulated second of the slowest; a client's speed is drawn log-uniformly
     between this and the fastest"""
-    fastest: Annotated[float, Range(1e-6, LARGEST)] = 4.0
+    fastest: Annotated[float, Field(ge=1e-06, le=LARGEST)] = 4.0
     "local steps in a simulated second of the fastest"
-    local_seconds: Annotated[float | None, Range(1e-6, 1e9)] = None
+    local_seconds: Annotated[float, Field(ge=1e-06, le=1000000000.0)] | None = None
     """clients train for so many seconds in a round; null: for `training.epochs`. A client takes
     ⌊`local_seconds` · speed⌋ steps of one gradient each. Phases, models of its own and passes that
     measure gradients share them in proportion to their usual lengths, at least one step each. A
     client with fewer steps than that trains only what it keeps private, and sends nothing"""
-    max_epochs: Annotated[int, Range(1)] = 10
+    max_epochs: Count = 10
     """with `local_seconds`: takes the place of `training.epochs`, and all steps of a client in a
     round are at most those of so many epochs"""
-    deadline: Annotated[float | None, Range(1e-6, 1e9)] = None
+    deadline: Annotated[float, Field(ge=1e-06, le=1000000000.0)] | None = None
     "a round ends after so many seconds; null: when all updates are there"
-    arrivals: Annotated[int | None, Range(1)] = None
+    arrivals: Count | None = None
     "a round ends with so many updates; null: with all of them"
     late: Literal["compensate", "discard"] = "compensate"
     """an update that comes later: `compensate` lets it join the round in which it arrives,
     `discard` throws it away"""
-    max_age: Annotated[int, Range(1)] = 5
+    max_age: Count = 5
     "rounds after which a late update is thrown away all the same"
 
     columns: ClassVar = (
@@ -67,7 +68,7 @@ class Compute(Condition):
         Column("clients", "out_of_time", "bool", "trained in private only, and sent nothing"),
     )
 
-    def __post_init__(self) -> None:
+    def check_fields(self) -> None:
         """Refuse ends in the wrong order, and updates that are never in time."""
         if self.slowest > self.fastest:
             raise ValueError(

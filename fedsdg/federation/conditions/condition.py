@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from fedsdg.files.columns import Column
+from fedsdg.next_parts import Part
 
 if TYPE_CHECKING:
     from fedsdg.federation.setup import Setup, Updates
     from fedsdg.federation.tasks import Tasks
+    from fedsdg.files.columns import Column
 
 
 LARGEST = 1e6
@@ -93,7 +94,7 @@ class Participation:
         return ~np.isin(self.present, self.silent)
 
 
-class Condition:
+class Condition(Part, kind=True):
     """Base of conditions; this one changes nothing."""
 
     columns: ClassVar[tuple[Column, ...]] = ()

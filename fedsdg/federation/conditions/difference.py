@@ -1,14 +1,20 @@
 """Clients that differ from the others: by the names of classes, or by how they see images."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
-from fedsdg.federation.conditions.condition import ClientData, Condition, clients_in
+from fedsdg.federation.conditions.condition import Condition, clients_in
 from fedsdg.files.columns import Column
-from fedsdg.parts import Absent, Range, part
+from fedsdg.next_parts import Count, Share
 from fedsdg.rng import stream
+
+if TYPE_CHECKING:
+    from fedsdg.federation.conditions.condition import ClientData
 
 ROTATION = (15.0, 60.0)
 """Degrees of rotation; below 90, so that no digit becomes another one."""
@@ -21,19 +27,18 @@ _CLIENT = 1
 _GROUP = 2
 
 
-@part
 class Difference(Condition):
     """A share of the clients differ from the others."""
 
     stream_name: ClassVar[str] = ""
     "the random stream that draws who differs, and how"
 
-    share: Annotated[float, Range(0, 1)] = 0.5
+    share: Share = 0.5
     """share of the clients that differ, rounded to whole clients (halves up); those of a smaller
     share are among those of a larger one, and 0, which is nobody, is allowed as a control"""
     per: Literal["client", "group"] = "client"
     "each differs in its own way (`client`), or in the way of its `group`"
-    groups: Annotated[int, Range(1)] = 1
+    groups: Count = 1
     "how many groups there are, as equal in size as can be"
 
     columns: ClassVar[tuple[Column, ...]] = (
@@ -41,7 +46,7 @@ class Difference(Condition):
         Column("clients", "group", "int32", "who differ in the same way; −1: who do not differ"),
     )
 
-    def __post_init__(self) -> None:
+    def check_fields(self) -> None:
         """Refuse a number of groups where each client is a group."""
         if self.per == "client" and self.groups != 1:
             raise ValueError(
@@ -78,7 +83,6 @@ class Difference(Condition):
         return (self.stream_name, data.seed, _CLIENT, client)
 
 
-@part
 class LabelConflict(Difference):
     """A share of the clients permute the names of some classes in a cycle.
 
@@ -87,7 +91,7 @@ class LabelConflict(Difference):
 
     stream_name: ClassVar[str] = "label-conflict"
 
-    classes: Annotated[int, Range(0)] = 2
+    classes: Annotated[int, Field(ge=0)] = 2
     """number of labels, drawn at random, that are permuted cyclically in random order; 0, as a
     control: both groups are there, and all labels stay as they are"""
 
@@ -96,9 +100,9 @@ class LabelConflict(Difference):
         Column("clients", "relabelled", "float64", "share of its samples that it names otherwise"),
     )
 
-    def __post_init__(self) -> None:
+    def check_fields(self) -> None:
         """Refuse a cycle of one label."""
-        super().__post_init__()
+        super().check_fields()
         if self.classes == 1:
             raise ValueError(
                 "classes is 1, but a cycle needs 2 labels or more; write 0 for none, or at least 2"
@@ -171,7 +175,6 @@ class View:
         return np.rint(np.clip(values, 0.0, 1.0) * 255.0).astype(np.uint8)
 
 
-@part
 class FeatureShift(Difference):
     """A share of the clients see other images; the global test set stays as it is."""
 
@@ -181,13 +184,13 @@ class FeatureShift(Difference):
     """`invert` (255 − x, the same for everybody), `rotate` (by `angle`, or else by one between 15°
     and 60° either way; bilinear), or `noise` (of standard deviation 0.25 of full ink, drawn once
     for an image and whoever sees it)"""
-    angle: Annotated[float | None, Range(-180, 180), Absent(None)] = None
+    angle: Annotated[float, Field(ge=-180, le=180)] | None = None
     """with `kind: rotate`: degrees, counter-clockwise, by which all who differ see images turned;
     null: drawn for each client, or for each group"""
 
-    def __post_init__(self) -> None:
+    def check_fields(self) -> None:
         """Refuse an angle for what does not rotate."""
-        super().__post_init__()
+        super().check_fields()
         if self.angle is not None and self.kind != "rotate":
             raise ValueError(
                 f"angle is {self.angle:g}, but kind is {self.kind}; write kind: rotate, or remove "

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from fedsdg.federation.conditions.condition import Condition, Participation
+from fedsdg.federation.conditions.condition import Condition
 from fedsdg.files.columns import Column
-from fedsdg.parts import Range, part
+from fedsdg.next_parts import Share
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:
+    from fedsdg.federation.conditions.condition import Participation
     from fedsdg.federation.setup import Setup
 
 
-@part
 class Dropout(Condition):
     """Clients leave before they send anything."""
 
-    probability: Annotated[float, Range(0, 1)] = 0.1
+    probability: Share = 0.1
     "of leaving in mid-round, for each client of a cohort"
     lasting: bool = False
     "for good; every client, drawn or not, then leaves with this probability in each round"

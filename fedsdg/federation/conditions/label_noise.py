@@ -1,17 +1,21 @@
 """Wrong labels: symmetric noise, at a rate for each client."""
 
+from __future__ import annotations
+
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from fedsdg.federation.conditions.condition import ClientData, Condition
+from fedsdg.federation.conditions.condition import Condition
 from fedsdg.files.columns import Column
-from fedsdg.parts import Range, part
+from fedsdg.next_parts import Share
 from fedsdg.rng import stream
 
+if TYPE_CHECKING:
+    from fedsdg.federation.conditions.condition import ClientData
 
-@part
+
 class LabelNoise(Condition):
     """Wrong labels: a rate for each client, drawn uniformly.
 
@@ -19,16 +23,16 @@ class LabelNoise(Condition):
     rate hits the samples that a lower one hits, and more.
     """
 
-    low: Annotated[float, Range(0, 1)] = 0.0
+    low: Share = 0.0
     "least share of wrong labels of a client"
-    high: Annotated[float, Range(0, 1)] = 0.4
+    high: Share = 0.4
     "greatest share of wrong labels of a client"
 
     columns: ClassVar = (
         Column("clients", "noise_rate", "float64", "share of its labels that are wrong"),
     )
 
-    def __post_init__(self) -> None:
+    def check_fields(self) -> None:
         """Refuse ends in the wrong order."""
         if self.low > self.high:
             raise ValueError(

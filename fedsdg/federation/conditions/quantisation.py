@@ -11,27 +11,27 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
-from safetensors.numpy import save
+from pydantic import Field
 
-from fedsdg.federation.conditions.condition import ClientData, Condition, clients_in
+from fedsdg.federation.conditions.condition import Condition, clients_in
 from fedsdg.files.columns import Column
-from fedsdg.parts import Range, part
+from fedsdg.next_parts import Share
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:
+    from fedsdg.federation.conditions.condition import ClientData
     from fedsdg.federation.setup import Setup, Updates
     from fedsdg.federation.tasks import Tasks
     from fedsdg.models import Layout
 
 
-@part
 class Quantisation(Condition):
     """A share of the clients are weak: of each number of an update they send a few bits."""
 
-    share: Annotated[float, Range(0, 1)] = 0.5
+    share: Share = 0.5
     """share of the clients, rounded to whole clients (halves up); those of a smaller share are
     among those of a larger one, and attackers are never among them"""
-    bits: Annotated[int, Range(1, 16)] = 4
+    bits: Annotated[int, Field(ge=1, le=16)] = 4
     """bits for each number: 2^bits levels, equally far apart between the least and the greatest
     number of the update"""
     who: Literal["chance", "slowest"] = "chance"
@@ -77,6 +77,8 @@ class Quantisation(Condition):
 
     def message_bytes(self, layout: Layout) -> int:
         """Return the bytes of one quantised update."""
+        from safetensors.numpy import save
+
         count = int(trained_columns(layout).sum())
         levels = np.zeros(-(-count * self.bits // 8), dtype=np.uint8)
         return len(save({"levels": levels, "ends": np.zeros(2)})) if count else 0
