@@ -15,7 +15,7 @@ from fedsdg.aggregation.ranks import Ranks
 from fedsdg.aggregation.rows import MemoryRows, Rows, StateDict, nonfinite_by_row
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.types import ADAPTERS, Context, Plan, Rule, State
-from fedsdg.next_errors import shortened
+from fedsdg.errors import shortened
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,8 +259,7 @@ def checked_uploads(
         if name in (*checked, ADAPTERS) or set(others) != set(update):
             raise ValueError(
                 f"upload {name!r} is of the clients {shortened(others)}; give uploads other than "
-                f"the "
-                f"update, for the clients {shortened(list(update))}"
+                f"the update, for the clients {shortened(list(update))}"
             )
         of_client = dict(zip(others, sent, strict=True))
         suffix = "" if name == "update" else f", upload {name!r}"

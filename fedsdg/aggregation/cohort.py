@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsdg.aggregation.errors import NonFiniteError, kind, nonfinite_sentence
 from fedsdg.aggregation.rows import Counts
 from fedsdg.aggregation.types import Context, Plan, Rule, State
-from fedsdg.next_errors import shortened
+from fedsdg.errors import shortened
 
 MOST = 2**53
 """The largest count: a float64 has room for all whole numbers up to it."""
@@ -148,8 +148,7 @@ class Cohort:
         if total is not None and (given not in (None, total) or len(self.ids) > total):
             raise ValueError(
                 f"num_clients={given} and client_samples={shortened(self.client_samples)} do not "
-                f"fit "
-                f"{len(self.ids)} clients; count all clients of the federation"
+                f"fit {len(self.ids)} clients; count all clients of the federation"
             )
         return total
 
@@ -159,8 +158,8 @@ class Cohort:
             raise ValueError("the rule keeps a state: give num_clients or client_samples")
         if not all(map(_is_whole, self.ids)) or (self.listed and len(self.ids) not in (0, total)):
             raise ValueError(
-                f"the rule keeps a state by client, and {shortened(self.ids)} do not say which of the "
-                f"{total} clients they are; {remedy}"
+                f"the rule keeps a state by client, and {shortened(self.ids)} do not say which of "
+                f"the {total} clients they are; {remedy}"
             )
 
 

@@ -25,7 +25,7 @@ from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.tensor_files import TensorFile
 from fedsdg.aggregation.types import ADAPTERS, Plan, Rule, State
 from fedsdg.files import atomic_path, flush
-from fedsdg.next_errors import shortened
+from fedsdg.errors import shortened
 
 LEAST_MEMORY = 1 << 20
 
@@ -138,7 +138,8 @@ def aggregate_files(
     check_choices(on_nonfinite, buffers)
     if not isinstance(memory, int) or memory < LEAST_MEMORY:
         raise ValueError(
-            f"memory={shortened(memory)} is too little; give a whole number of bytes, at least 1 MiB"
+            f"memory={shortened(memory)} is too little; give a whole number of bytes, at least "
+            "1 MiB"
         )
     targets = [out] if state_out is None else [out, state_out]
     for target in targets:

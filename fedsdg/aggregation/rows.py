@@ -18,7 +18,7 @@ import numpy as np
 from fedsdg.aggregation import statistics
 from fedsdg.aggregation.errors import NonFiniteError
 from fedsdg.aggregation.types import Combination, TrimmedMean
-from fedsdg.next_lazy import torch
+from fedsdg.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from pydantic.fields import FieldInfo
 
 from fedsdg.aggregation.types import Rule
-from fedsdg.next_errors import hint, shortened
-from fedsdg.next_parts import checked, parameters, with_parameters
+from fedsdg.errors import hint, shortened
+from fedsdg.parts import checked, parameters, with_parameters
 
 
 class Named(NamedTuple):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsdg.next_lazy import torch
+from fedsdg.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

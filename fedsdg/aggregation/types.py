@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from fedsdg.aggregation.errors import NonFiniteError, RuleFault, nonfinite_sentence
-from fedsdg.next_lazy import torch
-from fedsdg.next_parts import Part
+from fedsdg.lazy import torch
+from fedsdg.parts import Part
 
 if TYPE_CHECKING:
     from torch import Tensor

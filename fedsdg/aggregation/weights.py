@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedsdg.aggregation.types import Rule
-from fedsdg.next_errors import shortened
+from fedsdg.errors import shortened
 
 if TYPE_CHECKING:
     from fedsdg.aggregation.types import Context
@@ -43,8 +43,8 @@ class Weighed(Rule):
         counts = context.num_samples if self.weights == "samples" else context.num_batches
         if not (counts >= 0).all() or not counts.sum() > 0:
             raise ValueError(
-                f"cannot weigh by {self.weights}: the counts {shortened(counts.tolist())} must be at "
-                "least 0 with a positive sum; use weights='uniform'"
+                f"cannot weigh by {self.weights}: the counts {shortened(counts.tolist())} must be "
+                "at least 0 with a positive sum; use weights='uniform'"
             )
         return counts
 

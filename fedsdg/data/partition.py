@@ -17,7 +17,7 @@ from fedsdg.data.allocation import ALLOCATIONS
 from fedsdg.data.datasets import TEST_SHARE, Column, ImageData, global_test_set
 from fedsdg.data.skew import Skew
 from fedsdg.files import canonical_json, hint
-from fedsdg.next_parts import Count, Part
+from fedsdg.parts import Count, Part
 from fedsdg.rng import stream
 
 TRAIN, VAL, TEST, GLOBAL_TEST, LEFT_OUT = range(5)

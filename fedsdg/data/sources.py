@@ -4,7 +4,7 @@ import re
 from typing import Literal
 
 from fedsdg.files import hint
-from fedsdg.next_parts import Count, Part
+from fedsdg.parts import Count, Part
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 #: Number of classes of each built-in data set, whose labels are 0 … C − 1.

@@ -1,10 +1,9 @@
-"""The files of a finished run: tables, `result.json`, models."""
+"""The files of a finished run: tables, `result.json`, `provenance.json`, models."""
 
 import math
 import resource
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,11 @@ from typing import Any
 import numpy as np
 
 from fedsdg import files
-from fedsdg.data.partition import Partition
 from fedsdg.experiment.exports.saved_models import ModelSaver, saved_models
 from fedsdg.experiment.fingerprint import fingerprint
 from fedsdg.experiment.machine.gpu import gpu_facts
 from fedsdg.experiment.material import Material
-from fedsdg.experiment.reach import source_hash
-from fedsdg.experiment.resuming import Records, ResumableTraining
 from fedsdg.experiment.run_config import RunConfig
-from fedsdg.experiment.store import MODELS, Address
 from fedsdg.federation.accuracy import selected_round
 from fedsdg.files.records import (
     CLIENTS_SCHEMA,
@@ -31,75 +26,8 @@ from fedsdg.files.records import (
     more,
     write_parquet,
 )
-
-
-def address(run: RunConfig, material: Material, partition: Partition) -> Address:
-    """Return where a finished run is kept."""
-    return Address(run.hash, partition.sha256, material.backbone_hash, source_hash(run))
-
-
-def write_run(
-    folder: Path,
-    run: RunConfig,
-    material: Material,
-    where: Address,
-    trained: ResumableTraining,
-) -> None:
-    """Write the files of a finished run.
-
-    Args:
-        folder: Where they go.
-        run: The run.
-        material: Images and backbone.
-        where: The run's address in the store.
-        trained: The run after its last round.
-    """
-    setup = trained.setup
-    records = trained.records
-    write_tables(folder, records)
-    for observer in setup.observers:
-        if isinstance(observer, ModelSaver):
-            models = saved_models(setup, observer.state)
-            models.write(folder / MODELS, {**_model_facts(run, material), "address": asdict(where)})
-    evaluated = [row for row in records.rounds if row["evaluated"]]
-    selected = selected_round(records.clients)
-    files.write_json(
-        folder / "result.json",
-        {
-            "last": _metrics(evaluated[-1]),
-            "selected": _metrics(next(row for row in evaluated if row["round"] == selected)),
-            "quarter": last_quarter(records.rounds),
-            "rounds": run.federation.rounds,
-            "bytes_up": sum(row["bytes_up"] for row in records.rounds),
-            "bytes_down": sum(row["bytes_down"] for row in records.rounds),
-            "client_storage_bytes": trained.store.bytes_per_client,
-            "communicated_parameters": setup.layout.d,
-            "private_parameters": setup.layout.own_parameters,
-            "degenerate_rounds": int(sum(row["degenerate"] for row in records.rounds)),
-            "personal_steps": sum(row["personal_steps"] for row in records.rounds),
-            **gate_facts(records.clients, run.training.eta_m),
-        },
-    )
-    taken = material.backbone.facts.get("taken_from") if material.backbone else None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    device = material.samples.images.device
-    files.write_json(
-        folder / "provenance.json",
-        {
-            **files.provenance(),
-            "device": str(device),
-            **gpu_facts(device),
-            "threads": run.training.threads,
-            **({"data": dict(material.data_facts)} if material.data_facts else {}),
-            **({"backbone_taken_from": taken} if taken else {}),
-            "address": where.key,
-            "state": fingerprint(trained.server, trained.store),
-            **trained.facts(),
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-            # Kilobytes on Linux, bytes on macOS.
-            "peak_rss_mb": peak / (1024 if sys.platform != "darwin" else 1024**2),
-        },
-    )
+from fedsdg.experiment.store import MODELS, RESULT
+from fedsdg.experiment.training import Records, Training
 
 
 def write_tables(folder: Path, records: Records) -> None:
@@ -112,16 +40,81 @@ def write_tables(folder: Path, records: Records) -> None:
         write_parquet(folder / f"{name}.parquet", rows, schema, further)
 
 
+def write_run(
+    folder: Path, run: RunConfig, material: Material, key: str, training: Training
+) -> None:
+    """Write the files of a finished run.
+
+    Args:
+        folder: The folder of the files.
+        run: The run.
+        material: Images and backbone.
+        key: The run's address.
+        training: The run after its last round.
+    """
+    write_tables(folder, training.records)
+    for observer in training.setup.observers:
+        if isinstance(observer, ModelSaver):
+            models = saved_models(training.setup, observer.state)
+            models.write(folder / MODELS, {**_model_facts(run, material), "address": key})
+    files.write_json(folder / RESULT, _outcome(run, training))
+    files.write_json(folder / "provenance.json", _provenance(run, material, key, training))
+
+
+def _outcome(run: RunConfig, training: Training) -> dict[str, Any]:
+    """Return what a run has come to."""
+    rounds = training.records.rounds
+    clients = training.records.clients
+    evaluated = [row for row in rounds if row["evaluated"]]
+    selected = selected_round(clients)
+    layout = training.setup.layout
+    return {
+        "last": _metrics(evaluated[-1]),
+        "selected": _metrics(next(row for row in evaluated if row["round"] == selected)),
+        "quarter": last_quarter(rounds),
+        "rounds": run.federation.rounds,
+        "bytes_up": sum(row["bytes_up"] for row in rounds),
+        "bytes_down": sum(row["bytes_down"] for row in rounds),
+        "client_storage_bytes": training.store.bytes_per_client,
+        "communicated_parameters": layout.d,
+        "private_parameters": layout.own_parameters,
+        "degenerate_rounds": int(sum(row["degenerate"] for row in rounds)),
+        "personal_steps": sum(row["personal_steps"] for row in rounds),
+        **gate_facts(clients, run.training.eta_m),
+    }
+
+
+def _provenance(run: RunConfig, material: Material, key: str, training: Training) -> dict[str, Any]:
+    """Return where, with what and at what cost a run was made."""
+    taken = material.backbone.facts.get("taken_from") if material.backbone else None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    kilobytes = 1024 if sys.platform != "darwin" else 1024**2  # macOS counts bytes
+    device = material.samples.images.device
+    return {
+        **files.provenance(),
+        "device": str(device),
+        **gpu_facts(device),
+        "threads": run.training.threads,
+        **({"data": dict(material.data_facts)} if material.data_facts else {}),
+        **({"backbone_taken_from": taken} if taken else {}),
+        "address": key,
+        "state": fingerprint(training.server, training.store),
+        **training.facts(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "peak_rss_mb": peak / kilobytes,
+    }
+
+
 def _model_facts(run: RunConfig, material: Material) -> dict[str, Any]:
-    """Return what the models of a run take: images, how many classes, which backbone."""
+    """Return what the models of a run take: images, classes, backbone."""
     pictures = material.pictures
     backbone = material.backbone
-    brought = ("size", "channels", "fit") if "classes" in material.data_facts else ()
+    own_data = ("size", "channels", "fit") if "classes" in material.data_facts else ()
     return {
         "save": run.training.save,
         "precision": run.training.precision,
         "classes": list(material.data_facts.get("classes", ())),
-        "stored": {key: material.data_facts[key] for key in brought if key in material.data_facts},
+        "stored": {key: material.data_facts[key] for key in own_data if key in material.data_facts},
         "images": {
             "size": pictures.size,
             "channels": pictures.channels,
@@ -175,7 +168,7 @@ def gate_facts(clients: Sequence[Mapping[str, Any]], eta_m: float) -> dict[str, 
     final = [row for row in evaluated if row["round"] == last and not row.get("held_out")]
     if not any(row.get("gates") for row in final):
         return {}
-    found = {"gate_travel": eta_m * float(np.median([row["steps"] for row in final]))}
+    facts = {"gate_travel": eta_m * float(np.median([row["steps"] for row in final]))}
     for name, differs in (("gates_a", False), ("gates_b", True)):
         gates = [
             math.fsum(row["gates"]) / len(row["gates"])
@@ -183,5 +176,5 @@ def gate_facts(clients: Sequence[Mapping[str, Any]], eta_m: float) -> dict[str, 
             if row.get("gates") and bool(row.get("conflicts")) == differs
         ]
         if gates:
-            found[name] = math.fsum(gates) / len(gates)
-    return found
+            facts[name] = math.fsum(gates) / len(gates)
+    return facts

@@ -1,140 +1,244 @@
-"""Finished runs, addressed by what they depend on, so that nothing is computed twice.
+"""Finished runs by their address, so that nothing is computed twice; unfinished ones beside them.
 
-Snakemake deletes the outputs of a job before it runs it; the store is no job's output. A run is
-kept under the hash of its config, its partition, its backbone, the code that it can reach, and the
-versions of the libraries that compute with it. The hashes of its files lie beside them, and are
-compared whenever the run is used: one that has changed is made again.
+The store is ``$FEDSDG_STORE`` or ``.fedsdg``:
+
+- ``runs/KEY``: the files of a finished run and their hashes, which are compared when it is used
+- ``checkpoints/KEY``: the state of an unfinished run, held by the process that is at work on it
+- ``failures/KEY.json``: the sentence of a trial that failed by itself, so that no search repeats it
+
+Folders of results hold copies. Snakemake deletes the outputs of a job before it runs it; the store
+is no job's output.
 """
 
-from __future__ import annotations
-
+import contextlib
+import errno
+import fcntl
 import os
 import shutil
 import sys
-import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import Any, Literal, TextIO
 
-from fedsdg.files import changed_file, sha256_json, write_hashes
+from fedsdg import files
 
-#: In the folder of a run that keeps its models.
-MODELS = "models.safetensors"
-#: The environment variable that names the folder of the store and of checkpoints.
 STORE = "FEDSDG_STORE"
-#: Another version of these may round differently.
+"""The environment variable that names the folder of the store."""
 LIBRARIES = ("torch", "numpy", "numba", "timm")
+"""Another version of these may round differently."""
+MODELS = "models.safetensors"
+"""In the folder of a run that keeps its models."""
+RESULT = "result.json"
+RECORDS = ("rounds.parquet", "clients.parquet", "timings.parquet", "provenance.json", RESULT)
+"""The files of every run, beside their hashes."""
 
 
-def store_folder(named: str | Path | None = None) -> Path:
-    """Return the folder of finished runs, beside which checkpoints lie.
-
-    Args:
-        named: the folder; None: ``runs`` below ``$FEDSDG_STORE``, or below ``.fedsdg`` without it.
+def store_folder(kind: Literal["runs", "checkpoints", "failures"]) -> Path:
+    """Return the folder of finished runs, of checkpoints or of failures.
 
     Raises:
         NotADirectoryError: The folder, or one above it, is a file.
     """
-    folder = Path(os.environ.get(STORE) or ".fedsdg") / "runs" if named is None else Path(named)
+    folder = Path(os.environ.get(STORE) or ".fedsdg") / kind
     for place in (folder, *folder.parents):
         if place.exists() and not place.is_dir():
             raise NotADirectoryError(
                 f"the store of finished runs cannot be {folder}, because {place} is a file; name a "
-                f"folder{f' in the environment variable {STORE}' if named is None else ''}"
+                f"folder in the environment variable {STORE}"
             )
     return folder
 
 
 @cache
-def libraries() -> dict[str, str]:
-    """The versions of ``LIBRARIES`` as far as they are installed; none is imported."""
-    found = {}
+def library_versions() -> dict[str, str]:
+    """Return the versions of ``LIBRARIES`` as far as they are installed; none is imported."""
+    versions = {}
     for name in LIBRARIES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
-@dataclass(frozen=True)
-class Address:
-    """What a run depends on; the names are those of ``result.json``."""
+def get_or_run(key: str, run: Callable[[Path], None]) -> Path:
+    """Return the folder of a finished run; ``run(folder)`` makes its files unless they are stored.
 
-    config_hash: str
-    partition_hash: str
-    #: None where all parameters are trained.
-    backbone_hash: str | None
-    #: Of the code that the run can reach (``fedsdg.experiment.reach``).
-    source_hash: str
+    The folder takes its name when its files and their hashes are on the disk, so what a killed
+    process leaves never looks finished. A stored run with a changed file is made again. Of several
+    processes that need the same run, one makes it and the others wait.
 
-    @property
-    def key(self) -> str:
-        """The run's folder in the store: SHA-256 over all four and the libraries' versions."""
-        return sha256_json(
-            {
-                "config": self.config_hash,
-                "partition": self.partition_hash,
-                "backbone": self.backbone_hash,
-                "sources": self.source_hash,
-                "libraries": libraries(),
-            }
-        )
+    Args:
+        key: The address of the run.
+        run: Writes the files of the run into an empty folder.
 
-
-def require_writable(store: Path) -> None:
-    """Raise ``PermissionError`` at once where a run would compute for hours and then be lost."""
-    store.mkdir(parents=True, exist_ok=True)
-    if not os.access(store, os.W_OK):
-        raise PermissionError(
-            f"the store {store} cannot be written to; make it writable, or name another folder "
-            "in the environment variable FEDSDG_STORE"
-        )
-
-
-def checkpoints_of(store: Path, key: str) -> Path:
-    """The folder of an unfinished run's checkpoints, beside the store, under the same address."""
-    return store.parent / "checkpoints" / key
-
-
-def is_kept(store: Path, key: str) -> bool:
-    """Whether the finished run ``key`` is in the store, each file as it was written.
-
-    A run that has changed, or that was kept without hashes, is removed, which is said in one line.
+    Raises:
+        OSError: The store cannot be written to.
     """
-    folder = store / key
-    if not folder.is_dir():
-        return False
-    fault = changed_file(folder)
-    if fault is None:
-        return True
-    require_writable(store)
-    print(f"fedsdg: {fault}; the run is made again", file=sys.stderr, flush=True)
-    shutil.rmtree(folder)
+    target = store_folder("runs") / key
+    checkpoints = store_folder("checkpoints") / key
+    # A process that was killed just before it could delete them has left checkpoints.
+    if _is_whole(target) and not checkpoints.is_dir():
+        return target
+    for folder in (target.parent, checkpoints.parent):
+        _require_writable(folder)
+    with _held(checkpoints):
+        if not _is_whole(target):
+            _make(target, run)
+        shutil.rmtree(checkpoints, ignore_errors=True)
+    return target
+
+
+def _make(target: Path, run: Callable[[Path], None]) -> None:
+    """Make the folder of a run under another name and rename it."""
+    if target.is_dir():
+        print(f"fedsdg: {files.changed_file(target)}; the run is made again", file=sys.stderr)
+        shutil.rmtree(target)
+    for left_by_killed in target.parent.glob(f".{target.name}.*"):
+        shutil.rmtree(left_by_killed, ignore_errors=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary.mkdir()
+    try:
+        run(temporary)
+        files.write_hashes(temporary, [file.name for file in temporary.iterdir()])
+        files.flush_folder(temporary)
+        os.replace(temporary, target)
+        files.flush(target.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def stored_run(key: str) -> Path | None:
+    """Return the folder of a stored run whose files are as they were written, else None."""
+    folder = store_folder("runs") / key
+    return folder if _is_whole(folder) else None
+
+
+def store_failure(key: str, sentence: str) -> None:
+    """Keep the sentence of a run that would fail again."""
+    files.write_json(store_folder("failures") / f"{key}.json", {"error": sentence})
+
+
+def stored_failure(key: str) -> str | None:
+    """Return the sentence of a run that failed, or None."""
+    file = store_folder("failures") / f"{key}.json"
+    return str(files.read_json(file)["error"]) if file.is_file() else None
+
+
+def _is_whole(folder: Path) -> bool:
+    return folder.is_dir() and files.changed_file(folder) is None
+
+
+def _require_writable(folder: Path) -> None:
+    """Raise at once if a run would compute for hours and then be lost."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error.errno or errno.EIO) from None
+    if not os.access(folder, os.W_OK):
+        raise _unwritable(folder, errno.EACCES)
+
+
+def _unwritable(folder: Path, number: int) -> OSError:
+    return OSError(
+        number,
+        f"the store {folder} cannot be written to ({os.strerror(number)}); make it writable, or "
+        f"name another folder in the environment variable {STORE}",
+    )
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold a folder of checkpoints within the block; wait while another process holds it.
+
+    The kernel gives the lock back when its process ends, however it ends. On a file system without
+    locks it is the user's care that one process does a run.
+    """
+    file = folder / "lock"
+    lock = _locked(file)
+    try:
+        yield
+    finally:
+        # Only a folder without checkpoints can be removed.
+        if _is_open_at(lock, file) and [*folder.iterdir()] == [file]:
+            shutil.rmtree(folder, ignore_errors=True)
+        lock.close()
+
+
+def _locked(file: Path) -> TextIO:
+    """Open a file and lock it; wait until that is possible."""
+    while True:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = open(file, "w")  # noqa: SIM115 - it is open as long as it is held
+        except FileNotFoundError:  # Its holder has just removed the folder.
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(
+                f"fedsdg: another process is at the same run and holds {file.parent}; waiting",
+                file=sys.stderr,
+                flush=True,
+            )
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
+                raise
+        if _is_open_at(lock, file):
+            return lock
+        lock.close()  # Its holder has removed the file, so the lock keeps nobody out.
+
+
+def _is_open_at(lock: TextIO, file: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(lock.fileno()), os.stat(file))
     return False
 
 
-def keep_or_reuse(store: Path, key: str, make: Callable[[Path], None]) -> Path:
-    """The folder of the finished run ``key``: made by ``make(folder)`` unless it is kept.
+def copy_to_results(key: str, folder: Path, facts: Mapping[str, Any]) -> None:
+    """Copy the files of a stored run into a folder of results, their hashes last of all.
 
-    The folder takes its name only once ``make`` has returned, so a killed run leaves nothing
-    that looks finished.
+    Args:
+        key: The address of the run.
+        folder: The folder of results.
+        facts: What ``result.json`` says there besides: the config and the names of the run.
     """
-    target = store / key
-    if is_kept(store, key):
-        return target
-    store.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{key[:12]}.", dir=store))
-    try:
-        make(temporary)
-        write_hashes(temporary, [file.name for file in temporary.iterdir()])
-        try:
-            os.replace(temporary, target)
-        except OSError:
-            if not target.is_dir():  # somebody else finished the same run meanwhile
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return target
+    stored = store_folder("runs") / key
+    clear(folder)
+    names = sorted(file.name for file in stored.iterdir() if file.name != files.HASHES)
+    for name in names:
+        if name != RESULT:
+            with files.atomic_path(folder / name) as temporary:
+                shutil.copyfile(stored / name, temporary)
+    outcome = files.read_json(stored / RESULT)
+    files.write_json(folder / RESULT, {**facts, "status": "ok", "error": None, **outcome})
+    files.write_hashes(folder, names)
+
+
+def clear(folder: Path) -> None:
+    """Remove the hashes of a folder of results, and models, which not every run has."""
+    for name in (files.HASHES, MODELS):
+        (folder / name).unlink(missing_ok=True)
+
+
+def is_current(key: str, folder: Path, facts: Mapping[str, Any]) -> bool:
+    """Return whether a folder of results holds this very run, each file as it was written.
+
+    A changed file is mentioned on standard error.
+
+    Args:
+        key: The address of the run.
+        folder: The folder of results.
+        facts: As for ``copy_to_results``.
+    """
+    if not all((folder / name).is_file() for name in (*RECORDS, files.HASHES)):
+        return False
+    fault = files.changed_file(folder)
+    if fault is not None:
+        print(f"fedsdg: {fault}; it is copied or made again", file=sys.stderr)
+        return False
+    result = files.read_json(folder / RESULT)
+    made = files.read_json(folder / "provenance.json").get("address")
+    expected = {**facts, "status": "ok"}
+    return made == key and all(result.get(name) == value for name, value in expected.items())

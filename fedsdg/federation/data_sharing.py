@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedsdg.federation.batches import Epochs
     from fedsdg.federation.conditions.condition import ClientData
 from fedsdg.files.columns import Column
-from fedsdg.next_parts import Part, Share
+from fedsdg.parts import Part, Share
 from fedsdg.rng import stream
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from fedsdg.next_lazy import torch
-from fedsdg.next_parts import Part, Several, Share
+from fedsdg.lazy import torch
+from fedsdg.parts import Part, Several, Share
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,8 +14,8 @@ import numpy as np
 from pydantic import Field
 
 from fedsdg import models
-from fedsdg.next_lazy import torch
-from fedsdg.next_parts import Part
+from fedsdg.lazy import torch
+from fedsdg.parts import Part
 
 if TYPE_CHECKING:
     from torch import Tensor

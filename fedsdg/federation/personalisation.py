@@ -14,7 +14,7 @@ from pydantic import Field
 
 from fedsdg.federation.phases import PRIVATE, SHARED, Phase
 from fedsdg.federation.terms import GatePenalty, PersonalProximal, PrivatePenalty
-from fedsdg.next_parts import Count, Part, Share
+from fedsdg.parts import Count, Part, Share
 
 if TYPE_CHECKING:
     from fedsdg.federation.terms import Term

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from fedsdg.files.columns import Column
-from fedsdg.next_parts import Count, Ends, Part, Several, Share
+from fedsdg.parts import Count, Ends, Part, Several, Share
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:

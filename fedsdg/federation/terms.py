@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from fedsdg import models
-from fedsdg.next_parts import Part
+from fedsdg.parts import Part
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.scaffold import Scaffold
 from fedsdg.federation.stopping import Inexactness
 from fedsdg.federation.terms import ControlVariates, Curvature, Proximal
-from fedsdg.next_methods.method import Method
+from fedsdg.methods.method import Method
 
 FAMILY = "Averaging"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedsdg.aggregation.rules.clusters import Clustered
 from fedsdg.aggregation.rules.neighbours import Pens
-from fedsdg.next_methods.method import Method
+from fedsdg.methods.method import Method
 
 FAMILY = "Several models"
 

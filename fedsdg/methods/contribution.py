@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedsdg.aggregation.rules.cgsv import Cgsv
 from fedsdg.aggregation.rules.cgsv_xu import CgsvXu
 from fedsdg.aggregation.rules.focus import Focus
-from fedsdg.next_methods.method import Method
+from fedsdg.methods.method import Method
 
 FAMILY = "Contribution"
 

@@ -15,7 +15,7 @@ from fedsdg.methods import (
     references,
     robust,
 )
-from fedsdg.next_methods.method import Method
+from fedsdg.methods.method import Method
 
 #: Title of a family -> its rows.
 FAMILIES: Mapping[str, Mapping[str, Method]] = MappingProxyType(

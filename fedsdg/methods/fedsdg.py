@@ -8,7 +8,7 @@ from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.multikrum import MultiKrum
 from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.federation.personalisation import DualPath
-from fedsdg.next_methods.method import Method
+from fedsdg.methods.method import Method
 
 FAMILY = "FedSDG"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.federation.personalisation import Alternating, DualAdapter, FrozenA, PrivateB
-from fedsdg.next_methods.method import Method
+from fedsdg.methods.method import Method
 
 FAMILY = "Within LoRA"
 

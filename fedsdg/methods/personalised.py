@@ -13,7 +13,7 @@ from fedsdg.federation.personalisation import (
     PrivateHead,
     ResidualHead,
 )
-from fedsdg.next_methods.method import Method
+from fedsdg.methods.method import Method
 
 FAMILY = "Personal models"
 

@@ -6,7 +6,7 @@ from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.no_aggregation import NoAggregation
 from fedsdg.federation.data_sharing import Central, SharedSamples
 from fedsdg.federation.personalisation import LocalOnly
-from fedsdg.next_methods.method import Method
+from fedsdg.methods.method import Method
 
 FAMILY = "References"
 

@@ -9,7 +9,7 @@ from fedsdg.aggregation.rules.median import CoordinateMedian
 from fedsdg.aggregation.rules.multikrum import MultiKrum
 from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.aggregation.rules.trimmed_mean import TrimmedMean
-from fedsdg.next_methods.method import Method
+from fedsdg.methods.method import Method
 
 FAMILY = "Robust rules"
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedsdg.next_parts import Count, Part, Share
+from fedsdg.parts import Count, Part, Share
 
 
 class AdapterSettings(Part):

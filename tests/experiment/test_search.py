@@ -1,330 +1,227 @@
-"""The search tries equally much of every method, off the grid, and ranks by validation accuracy."""
+"""A search: the same trials for every row, by validation accuracy, resumed by the store."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
-from fedsdg.cli import main
-from fedsdg.experiment import search as searching
-from fedsdg.experiment.config import parse_config
-from fedsdg.experiment.config_files import load_config
-from fedsdg.experiment.machine.processes import Failed
-from fedsdg.experiment.material import make_partition, prepare_material
-from fedsdg.experiment.method_entries import method_entry
-from fedsdg.experiment.runs import execute
-from fedsdg.experiment.search import found_entries, scores, search, summary_lines
-from fedsdg.experiment.search.trials import trial_runs, trials_of
-from fedsdg.models import Architecture, build_backbone, load_backbone, save_backbone
-from tests.suited import facts_of
+from fedsdg.experiment import search as module
+from fedsdg.experiment.points import points
+from fedsdg.experiment.search import search, summary_lines
+from fedsdg.experiment.store import store_folder
+from fedsdg.experiment.workers import Failed
+from tests.experiment.conftest import tiny
 
-CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
-SEARCH = {
-    "seeds": [50],
-    "space": {"fedprox": {"mu": [0.0, 5.0]}, "fedavg": {"eta_g": [0.001, 0.01]}},
-}
-
-
-def small(**search_section):
-    raw = yaml.safe_load(CONFIG.read_text())
-    raw["training"]["kernel"] = "torch"
-    raw["skews"] = ["dirichlet~1.0", "iid"]
-    raw["federation"] |= {"clients": 6, "clients_per_round": 5, "rounds": 2}
-    # Entries without values of their own, which a trial would keep.
-    raw["methods"] = ["fedavg", "fedprox"]
-    raw["search"] = SEARCH | search_section
-    return raw
+OUTPUT = Path("results/search/tiny.json")
 
 
 @pytest.fixture
-def config():
-    return parse_config(small())
+def ran(monkeypatch):
+    """The tasks that a search runs, which are scored by a formula rather than trained."""
+    done = []
+
+    def run_all(tasks, places, progress, deadline):
+        done.extend(tasks)
+        return _Outcomes([(task, None) for task in tasks])
+
+    monkeypatch.setattr(module, "run_all", run_all)
+    monkeypatch.setattr(module, "prepare", lambda _c, tasks, *_: [t.key("", "") for t in tasks])
+    monkeypatch.setattr(module, "stored_run", _stored)
+    stored.clear()
+    monkeypatch.setattr(module, "_validation_accuracy", lambda key: stored[key])
+    return done
 
 
-@pytest.fixture
-def backbone(tmp_path):
-    architecture = Architecture(8, 4, 1, 16, 2, 2, (0.3,), (0.4,))
-    torch.manual_seed(0)
-    file = tmp_path / "letters.safetensors"
-    recipe = {k: v for k, v in small()["backbones"]["letters"].items() if k != "source"}
-    save_backbone(build_backbone(architecture), architecture, file, facts_of(recipe))
-    return file
+stored: dict[str, float] = {}
 
 
-# --- What is tried --------------------------------------------------------------------------------
+def _stored(key):
+    return Path(key) if key in stored else None
 
 
-def test_trials_are_every_candidate_everywhere_and_keep_the_rest(config, tmp_path):
-    tried = trials_of(config)
-    assert [(t.method.label, t.number) for t in tried] == [
-        ("fedavg", 0), ("fedprox", 0), ("fedavg", 1), ("fedprox", 1),
-    ]  # fmt: skip
-    runs = list(trial_runs(config, tried, tmp_path, None))
-    assert len(runs) == 4 * 2
-    for run in runs:
-        assert run.config.seed == 50
-        values = dict(run.trial.values)
-        assert run.config.training == replace(
-            config.training, eta_g=values.pop("eta_g", config.training.eta_g)
-        )
-        assert run.config.parameters == {"weights": "samples", **values}
+class _Outcomes:
+    """Stands for workers: each run that succeeds is stored, with a score that rises with eta_g."""
+
+    def __init__(self, outcomes):
+        self._outcomes = outcomes
+
+    def __enter__(self):
+        for task, failure in self._outcomes:
+            if failure is not None:
+                continue
+            run = task.run
+            rounds = run.federation.rounds
+            stored[task.key("", "")] = 0.5 + run.training.eta_g * 5 + rounds / 1e4
+        return iter(self._outcomes)
+
+    def __exit__(self, *_):
+        return None
 
 
-def test_a_method_keeps_its_other_settings_and_is_known_by_its_label(tmp_path):
-    raw = small(space={"mine": {"eta_g": [0.1], "head": ["shared", "private"]}}, skews=["iid"])
-    raw["methods"][0] = {"type": "fedsdg", "name": "mine", "lambda1": 0.5, "eta_m": 0.25}
-    runs = list(trial_runs(config := parse_config(raw), trials_of(config), tmp_path, None))
-    assert [run.skew for run in runs] == ["iid", "iid"]
-    for run in runs:
-        assert run.config.parameters["lambda1"] == 0.5
-        assert (run.config.training.eta_g, run.config.training.eta_m) == (0.1, 0.25)
-    # As an entry of a config with these values: a run of it would be the same one.
-    entry = {"type": "fedsdg", "lambda1": 0.5, "eta_m": 0.25, "eta_g": 0.1}
-    assert runs[0].config == config.run("digits", "iid", method_entry(entry), 50)
-    other = method_entry({**entry, "head": "private"})
-    assert runs[1].config == config.run("digits", "iid", other, 50)
+def test_rows_have_the_same_number_of_trials_at_the_same_places(folder, ran):
+    found = search(tiny("search.trials=two-stage"), OUTPUT)["methods"]
+    assert [len(row["trials"]) for row in found.values()] == [24, 24]
+    rates = [[t["parameters"]["eta_g"] for t in row["trials"]] for row in found.values()]
+    assert rates[0] == rates[1] and len(set(rates[0])) == 24
 
 
-def test_every_method_gets_the_same_number_of_points_of_its_own_space():
-    raw = small(
-        trials=5,
-        space={
-            "fedprox": {"mu": [0.01, 1.0, "log"], "eta_g": [0.001, 0.1, "log"]},
-            "fedavg": {"eta_g": [0.001, 0.1, "log"]},
-        },
+def test_a_row_s_label_and_the_other_rows_change_no_point(folder, ran):
+    before = search(tiny(), OUTPUT)["methods"]["fedavg"]["trials"]
+    named = tiny(
+        "methods=[{type: fedavg, name: another}]",
+        "search.space={another: {eta_g: [0.001, 0.1, log]}, fedavg: {eta_g: [0.1, 0.2, log]}}",
     )
-    tried = trials_of(parse_config(raw))
-    assert [t.number for t in tried] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
-    rates = {label: [t.values["eta_g"] for t in tried if t.method.label == label]
-             for label in ("fedprox", "fedavg")}  # fmt: skip
-    assert not set(rates["fedprox"]) & set(rates["fedavg"])
+    after = search(named, OUTPUT)["methods"]
+    assert list(after) == ["another"]
+    assert after["another"]["trials"] == before
 
 
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ({"space": {"fedproxx": {"mu": [1]}}}, "no method 'fedproxx'; did you mean 'fedprox'"),
-        ({"space": {"fedprox": {"nu": [1]}}}, "search.space.fedprox: no parameter 'nu'"),
-        ({"space": {"fedprox": {"mu": [-1]}}}, "search.space.fedprox.mu is -1"),
-        ({"space": {"fedprox": {}}}, "names no parameter"),
-        ({"trials": 0}, "search.trials is 0"),
-        ({"seeds": [3]}, "seed 3 belongs to the grid"),
-        ({"grids": {}}, "search: unknown key 'grids'"),
-    ],
-)
-def test_what_is_wrong_in_the_section_is_named(section, message):
-    with pytest.raises(ValueError, match=message):
-        parse_config(small(**section))
+def test_trials_run_half_of_the_rounds_and_finalists_all_of_them_on_other_seeds(folder, ran):
+    found = search(tiny(), OUTPUT)["methods"]
+    trials = [task for task in ran if task.run.seed == 100]
+    finals = [task for task in ran if task.run.seed != 100]
+    assert len(trials) == 10 and {task.run.federation.rounds for task in trials} == {2}
+    assert len(finals) == 2 * 3 * 2 and {task.run.federation.rounds for task in finals} == {4}
+    assert {task.run.seed for task in finals} == {101, 102}
+    assert {task.identity["skew"] for task in ran} == {"iid"}
+    for row in found.values():
+        best = sorted(row["trials"], key=lambda trial: -trial["score"])[:3]
+        assert [t["number"] for t in row["finalists"]] == [t["number"] for t in best]
+        assert row["best"]["trial"] == best[0]["number"]
+        assert row["best"]["score"] == row["finalists"][0]["score"]
 
 
-def test_a_skew_that_the_experiment_lacks_is_named_when_a_search_begins(tmp_path):
-    config = parse_config(small(skews=["dirichlet~9.0"]))
-    with pytest.raises(ValueError, match=r"search.skews: 'dirichlet~9.0' is no skew"):
-        search(config, tmp_path, None, tmp_path / "out.json")
+def test_a_trial_has_an_address_of_its_own(folder, ran):
+    search(tiny(), OUTPUT)
+    keys = [task.key("", "") for task in ran]
+    assert len(set(keys)) == len(keys)
+    assert all(task.folder is None for task in ran)
 
 
-def test_a_config_laid_over_another_may_leave_out_what_that_searches(config, tmp_path):
-    raw = small()
-    raw["methods"] = ["fedavg"]
-    assert {t.method.label for t in trials_of(parse_config(raw))} == {"fedavg"}
-    raw["methods"] = ["local-only"]
-    with pytest.raises(ValueError, match="nothing to search; say under search.space"):
-        search(parse_config(raw), tmp_path, None, tmp_path / "out.json")
+def test_what_is_stored_is_not_run_again(folder, ran):
+    first = search(tiny(), OUTPUT)
+    ran.clear()
+    assert search(tiny(), OUTPUT) == first and ran == []
+    search(tiny("search.trials=6"), OUTPUT)
+    assert {task.run.seed for task in ran} == {100} or len(ran) > 2
+    assert sum(task.run.seed == 100 for task in ran) == 2
 
 
-@pytest.mark.parametrize(
-    "names", [("paper",), ("paper", "cifar100"), ("extended/full",), ("cross-needs",)]
-)
-def test_what_another_config_searches_is_not_mixed_in(names):
-    """A file's section replaces an earlier one whole: no axis of the default config comes along."""
-    files = [CONFIG.parent / f"{name}.yaml" for name in names]
-    own = yaml.safe_load(files[-1].read_text())["search"]
-    section = load_config(files).search
-    assert {label: set(axes) for label, axes in section.space.items()} == {
-        label: set(axes) for label, axes in own["space"].items()
-    }
-    assert section.trials == own.get("trials")
-    assert list(section.skews) == own.get("skews", [])
+def test_a_failed_trial_counts_0_and_is_not_tried_again(folder, ran, monkeypatch):
+    failing = {"sentence": "FloatingPointError: the loss is nan"}
+
+    def run_all(tasks, places, progress, deadline):
+        ran.extend(tasks)
+        sentence = failing["sentence"]
+        outcomes = [(t, sentence if t.run.training.eta_g > 0.05 else None) for t in tasks]
+        return _Outcomes(outcomes)
+
+    monkeypatch.setattr(module, "run_all", run_all)
+    found = search(tiny(), OUTPUT)["methods"]["fedavg"]
+    assert found["failed"] > 0
+    for trial in found["trials"]:
+        assert bool(trial["errors"]) == (trial["parameters"]["eta_g"] > 0.05)
+        assert (trial["score"] == 0) == bool(trial["errors"])
+    ran.clear()
+    assert search(tiny(), OUTPUT, only=["fedsdg"])["methods"]["fedavg"] == found and ran == []
 
 
-# --- What is found --------------------------------------------------------------------------------
+def test_a_trial_that_the_machine_failed_stays_open(folder, ran, monkeypatch):
+    outcomes = ["MemoryError: ", Failed("killed", "its process ended by signal 9")]
+
+    def run_all(tasks, places, progress, deadline):
+        ran.extend(tasks)
+        return _Outcomes([(t, outcomes[k] if k < 2 else None) for k, t in enumerate(tasks)])
+
+    monkeypatch.setattr(module, "run_all", run_all)
+    rows = search(tiny(), OUTPUT)["methods"]
+    assert sum(t["score"] is None for row in rows.values() for t in row["trials"]) == 2
+    assert all(row["best"] is None for row in rows.values())
 
 
-@pytest.mark.slow
-def test_the_score_is_the_mean_of_the_runs_validation_accuracies(
-    config, backbone, tmp_path, forked
-):
-    """Each score is computed once more by hand, from a run of its own."""
-    output = tmp_path / "search.json"
-    first = search(config, tmp_path / "store", backbone, output, jobs=1, only=["fedprox"])
-    assert first["methods"]["fedavg"]["best"] is None
-    written = json.loads(output.read_text())
-    assert written == first
-    method = written["methods"]["fedprox"]
-    material = prepare_material("digits", load_backbone(backbone), "cpu")
-    for row in method["trials"]:
-        entry = method_entry({"type": "fedprox", **row["parameters"]})
-        scores = []
-        for skew in config.skews:
-            shares = make_partition("digits", skew, 50, 6, config.partition)
-            execute(
-                config.run("digits", skew, entry, 50), material, shares, tmp_path / "again",
-                store=tmp_path / "other-store", identity={},
-            )  # fmt: skip
-            result = json.loads((tmp_path / "again" / "result.json").read_text())
-            at = result.get("quarter") or result["last"]
-            scores.append(at["val_accuracy"])
-            assert row["by_skew"][skew] == pytest.approx(scores[-1], abs=1e-6)
-        assert row["score"] == row["by_seed"]["50"] == pytest.approx(sum(scores) / 2, abs=1e-6)
-    best = max(method["trials"], key=lambda row: row["score"])
-    assert method["best"]["parameters"] == best["parameters"]
-    ends = [sum(row["score"] for row in method["trials"]) / 2, best["score"]]
-    assert method["expected_best"] == pytest.approx(ends, abs=1e-6)
-
-    # Time is up at once: nothing is started, and what was known stays.
-    again = search(config, tmp_path / "store", backbone, output, jobs=1, minutes=0)
-    assert again == first == json.loads(output.read_text())
-    whole = search(config, tmp_path / "store", backbone, output, jobs=1)
-    assert whole["methods"]["fedprox"] == first["methods"]["fedprox"]
-    assert len(whole["methods"]["fedavg"]["expected_best"]) == 2
-    # Another range is another search: what no longer is planned is forgotten.
-    raw = small(space={"fedprox": {"mu": [0.0, 7.0]}})
-    other = search(parse_config(raw), tmp_path / "store", backbone, output, jobs=1, minutes=0)
-    assert [len(row["runs"]) for row in other["methods"]["fedprox"]["trials"]] == [2, 0]
+def test_only_starts_runs_of_the_rows_that_it_names(folder, ran):
+    search(tiny(), OUTPUT, only=["fedsdg"])
+    assert {task.identity["label"] for task in ran} == {"fedsdg"}
+    found = json.loads(OUTPUT.read_text())["methods"]
+    assert found["fedavg"]["best"] is None and found["fedsdg"]["best"] is not None
+    found = search(tiny(), OUTPUT, only=["fedavg"])["methods"]
+    assert all(row["best"] for row in found.values())
+    with pytest.raises(ValueError, match="no row of the search; did you mean 'fedavg'"):
+        search(tiny(), OUTPUT, only=["fedagv"])
 
 
-def scored(config, scores, tmp_path, monkeypatch):
-    """A search whose runs score as told, or raise: by (label, trial, skew)."""
-
-    class Here:
-        def __init__(self, *_):
-            pass
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
-        def map(self, function, tasks):
-            for run in tasks:
-                yield run, scores(run)
-
-    monkeypatch.setattr(searching, "Workers", Here)
-    return search(config, tmp_path, None, tmp_path / "out.json", jobs=1)
+def test_a_winner_at_an_edge_is_reported(folder, ran):
+    found = search(tiny("search.trials=24"), OUTPUT)
+    best = found["methods"]["fedavg"]["best"]["parameters"]["eta_g"]
+    assert best > 0.08  # the formula rises with eta_g
+    assert found["methods"]["fedavg"]["edges"] == {"eta_g": "high"}
+    [line] = [line for line in summary_lines(found) if line.startswith("fedavg:")]
+    assert "eta_g lies at the high edge of its range: widen it" in line and "24 of 24" in line
 
 
-def test_more_workers_than_devices_are_refused_and_by_default_there_are_as_many(
-    tmp_path, monkeypatch
-):
-    """A run that finds no device would wait for ever."""
-    monkeypatch.setenv("FEDSDG_DEVICES", "0,1")
-    raw = small() | {"training": {"device": "cuda"}}
-    config = parse_config(raw)
-    started = []
-
-    class Counted:
-        def __init__(self, count, environment):
-            started.append((count, environment))
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(searching, "Workers", Counted)
-    with pytest.raises(ValueError, match=r"--jobs is 3, but FEDSDG_DEVICES names 2 device\(s\)"):
-        search(config, tmp_path, None, tmp_path / "out.json", jobs=3)
-    assert not started
-    with pytest.raises(KeyboardInterrupt):
-        search(config, tmp_path, None, tmp_path / "out.json")
-    ((count, environment),) = started
-    assert count == 2 and "CUBLAS_WORKSPACE_CONFIG" in environment
+def test_winners_are_written_as_a_config_reads_them(folder, ran):
+    found = search(tiny(), OUTPUT)["methods"]
+    values = yaml.safe_load(OUTPUT.with_suffix(".tuned.yaml").read_text())
+    assert values == {label: row["best"]["parameters"] for label, row in found.items()}
+    config = tiny("tuned=results/search/tiny.tuned.yaml")
+    run = config.run("digits", "iid", config.method("fedavg"), 0)
+    assert run.training.eta_g == values["fedavg"]["eta_g"]
 
 
-def test_a_failed_run_counts_nought_and_says_why(config, tmp_path, monkeypatch):
-    def scores(run):
-        if run.trial.number == 1 and run.skew == "iid" and run.trial.method.label == "fedprox":
-            return {"score": 0.0, "error": "the training loss is nan"}
-        return {"score": 0.75, "error": None}
-
-    found = scored(config, scores, tmp_path, monkeypatch)
-    trial = found["methods"]["fedprox"]["trials"][1]
-    assert trial["score"] == pytest.approx(0.375) and trial["by_skew"]["iid"] == 0
-    assert [run["error"] for run in trial["runs"]] == [None, "the training loss is nan"]
-    assert found["methods"]["fedprox"]["failed"] == 1 and found["methods"]["fedavg"]["failed"] == 0
-    assert summary_lines(found) == [
-        "fedavg: eta_g = 0.001 with 75.0 % (2 of 2 trials)",
-        "fedprox: mu = 0.0 with 75.0 % (2 of 2 trials, 1 failed)",
-    ]
+def test_one_seed_has_no_second_stage(folder, ran):
+    found = search(tiny("search.seeds=[100]"), OUTPUT)["methods"]
+    assert {task.run.seed for task in ran} == {100}
+    for row in found.values():
+        assert row["best"]["score"] == max(trial["score"] for trial in row["trials"])
 
 
-def test_a_killed_process_leaves_its_trial_open(config, tmp_path, monkeypatch, capsys):
-    def scores(run):
-        if run.trial.method.label == "fedavg" and run.seed == 50 and run.trial.number == 0:
-            return Failed("killed", "its process ended by signal 9")
-        return {"score": 0.5 + run.trial.number / 10, "error": None}
-
-    found = scored(config, scores, tmp_path, monkeypatch)
-    assert found["methods"]["fedavg"]["trials"][0]["score"] is None
-    assert found["methods"]["fedavg"]["expected_best"] == [0.6]
-    assert "2 of 8 runs are left, 2 of them because their process was ended" in (
-        capsys.readouterr().err
-    )
-    with pytest.raises(ValueError, match="no such data set"):
-        scored(config, lambda run: Failed("X", "no such data set"), tmp_path, monkeypatch)
+def test_choices_are_all_tried_without_a_number(folder, ran):
+    choices = "search.space.fedavg.eta_g=[0.001, 0.01, 0.1]"
+    found = search(tiny(choices, "search.trials=null", "methods=[fedavg]"), OUTPUT)["methods"]
+    rates = [trial["parameters"]["eta_g"] for trial in found["fedavg"]["trials"]]
+    assert rates == [0.001, 0.01, 0.1]
 
 
-def test_optima_at_an_edge_are_reported_and_values_can_be_pasted(tmp_path, monkeypatch):
-    raw = small(
-        trials=8,
-        space={"fedprox": {"mu": [0.01, 1.0, "log"], "eta_g": [0.001, 0.1, "log"]}},
-    )
-    raw["methods"] = [{"type": "fedprox", "name": "fedprox", "optimiser": "sgd"}]
-    config = parse_config(raw)
-    highest = max(t.values["mu"] for t in trials_of(config))
-    found = scored(
-        config,
-        lambda run: {"score": run.trial.values["mu"] / 2, "error": None},
-        tmp_path,
-        monkeypatch,
-    )
-    method = found["methods"]["fedprox"]
-    assert method["best"]["parameters"]["mu"] == highest
-    near = highest > 10 ** (-2 + 0.95 * 2)
-    assert ("mu" in method["edges"]) == near
-    # Pasted into a config, the values are those of the best trial.
-    (entry,) = yaml.safe_load(found_entries(found))["methods"]
-    assert entry == {"type": "fedprox", "optimiser": "sgd", **method["best"]["parameters"]}
-    assert main(["search", "--found", str(tmp_path / "out.json")]) == 0
+def test_a_range_from_the_bound_begins_where_gates_can_move(folder, ran):
+    space = "search.space.fedsdg={eta_m: [bound, 100.0, log]}"
+    row = search(tiny(space), OUTPUT)["methods"]["fedsdg"]
+    low = row["space"]["eta_m"]["low"]
+    assert low > 0
+    assert row["trials"][0]["parameters"]["eta_m"] >= low
+    with pytest.raises(ValueError, match="but gates need"):
+        search(tiny(space.replace("100.0", "0.0001")), OUTPUT)
 
 
-def test_the_command_says_what_is_wrong(config, backbone, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("FEDSDG_PRETRAIN", "1")  # the record's is of this recipe
-    with pytest.raises(FileNotFoundError, match="make it with 'fedsdg pretrain"):
-        search(config, tmp_path, tmp_path / "none.safetensors", tmp_path / "out.json")
-    other = load_config([CONFIG], ["backbones.letters.seed=7"])
-    sentence = f"another recipe than .* 'fedsdg pretrain --backbone letters --output {backbone}'"
-    with pytest.raises(ValueError, match=sentence):
-        search(other, tmp_path, backbone, tmp_path / "out.json")
-    with pytest.raises(ValueError, match="--only 'fedsdgg': no method of the search"):
-        search(config, tmp_path, backbone, tmp_path / "out.json", only=["fedsdgg"])
-    assert main(["search", "--found", str(tmp_path / "none.json")]) == 2
-    assert "there is no search in" in capsys.readouterr().err
-    other = tmp_path / "other.json"
-    other.write_text('{"methods": {}}')
-    assert main(["search", "--config", str(CONFIG), "--output", str(other), "--show"]) == 2
-    assert "is not the outcome of a search" in capsys.readouterr().err
+def test_nothing_to_search_is_an_error(folder):
+    with pytest.raises(ValueError, match="nothing to search"):
+        search(tiny("methods=[local-only]", "search.space.local-only=null"), OUTPUT)
 
 
-def test_without_validation_samples_there_is_nothing_to_search_by(
-    config, backbone, tmp_path, monkeypatch
-):
-    from fedsdg.data.partition import TRAIN, VAL
+# --- Real runs ------------------------------------------------------------------------------------
 
-    (run, *_) = trial_runs(config, trials_of(config), tmp_path, backbone)
-    made = make_partition("digits", "iid", 50, 6, config.partition)
-    split = made.split.copy()
-    split[split == VAL] = TRAIN
-    monkeypatch.setattr(scores, "partition_of", lambda *_: replace(made, split=split))
-    with pytest.raises(ValueError, match="no client of digits has a validation sample"):
-        scores.score(run, lambda _: None)
+
+def test_a_small_search(folder, forked, capsys):
+    settings = ["search.trials=3", "search.seeds=[100, 101]"]
+    wild = "search.space={fedavg: {eta_g: [0.01, 1.0e+30, log]}}"
+
+    config_settings = "training.clip_norm=1.0e+30"
+    config = tiny(*settings, wild, "methods=[{type: fedavg, optimiser: sgd}]", config_settings)
+    found = search(config, OUTPUT, jobs=2)
+    row = found["methods"]["fedavg"]
+    assert 0 < row["best"]["score"] < 1
+    assert row["failed"] > 0
+    for trial in row["trials"]:
+        assert (trial["score"] == 0) == bool(trial["errors"])
+    values = points({"eta_g": module.axes_of(config, "fedavg")["eta_g"]}, 3)
+    assert [trial["parameters"] for trial in row["trials"]] == values
+    good = [*store_folder("runs").iterdir()]
+    assert search(config, OUTPUT, jobs=2) == found
+    assert [*store_folder("runs").iterdir()] == good
+
+
+def test_a_search_that_ran_out_of_time_says_so(folder, forked, capsys):
+    found = search(tiny("search.trials=1"), OUTPUT, minutes=0.0)
+    assert "2 runs are left; give the same command to go on" in capsys.readouterr().err
+    assert all(row["best"] is None for row in found["methods"].values())
+    assert "the search is not complete (0 of 1 trials)" in summary_lines(found)[0]

@@ -18,7 +18,7 @@ from fedsdg.federation.personalisation import Personalisation
 from fedsdg.federation.phases import PRIVATE, SHARED, Phase
 from fedsdg.federation.terms import Term
 from fedsdg.files.columns import Column
-from fedsdg.next_parts import Share
+from fedsdg.parts import Share
 from fedsdg.rng import stream
 from tests.federation.small import federation, run, vit
 

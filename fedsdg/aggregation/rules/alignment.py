@@ -11,7 +11,7 @@ from pydantic import Field
 from fedsdg.aggregation.rows import Statistics
 from fedsdg.aggregation.types import Combination, Plan, Rule
 from fedsdg.aggregation.weights import capped, require_cap
-from fedsdg.next_parts import Share
+from fedsdg.parts import Share
 
 if TYPE_CHECKING:
     from fedsdg.aggregation.rows import Rows

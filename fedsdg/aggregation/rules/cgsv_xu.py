@@ -11,7 +11,7 @@ from pydantic import Field
 from fedsdg.aggregation.rules.cgsv import contributions, over_norms, shares_of_data
 from fedsdg.aggregation.types import Largest, Plan, Rule
 from fedsdg.files.columns import Column
-from fedsdg.next_lazy import torch
+from fedsdg.lazy import torch
 
 if TYPE_CHECKING:
     from fedsdg.aggregation.rows import Rows

@@ -15,8 +15,8 @@ from fedsdg.aggregation.types import (
 )
 from fedsdg.aggregation.weights import Weighed
 from fedsdg.files.columns import Column
-from fedsdg.next_lazy import torch
-from fedsdg.next_parts import Count, Share
+from fedsdg.lazy import torch
+from fedsdg.parts import Count, Share
 
 if TYPE_CHECKING:
     from fedsdg.aggregation.rows import Rows

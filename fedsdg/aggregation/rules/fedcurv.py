@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.types import Combination, Plan, UploadRequest
-from fedsdg.next_lazy import torch
+from fedsdg.lazy import torch
 
 if TYPE_CHECKING:
     from fedsdg.aggregation.rows import Rows

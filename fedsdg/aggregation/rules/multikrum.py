@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedsdg.aggregation.rules.krum import Krum
-from fedsdg.next_parts import Count
+from fedsdg.parts import Count
 
 
 class MultiKrum(Krum):

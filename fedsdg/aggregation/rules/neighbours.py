@@ -9,8 +9,8 @@ import numpy as np
 from pydantic import Field
 
 from fedsdg.aggregation.types import Mixture, Plan, Rule, UploadRequest
-from fedsdg.next_lazy import torch
-from fedsdg.next_parts import Count
+from fedsdg.lazy import torch
+from fedsdg.parts import Count
 
 if TYPE_CHECKING:
     from fedsdg.aggregation.rows import Rows

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from fedsdg.aggregation.types import Combination, Plan, Rule
-from fedsdg.next_lazy import torch
+from fedsdg.lazy import torch
 
 if TYPE_CHECKING:
     from fedsdg.aggregation.rows import Rows

@@ -13,8 +13,8 @@ from fedsdg.aggregation.errors import NonFiniteError
 from fedsdg.aggregation.rules.geometric_median import geometric_median
 from fedsdg.aggregation.types import Combination, Plan, Wrapper
 from fedsdg.files.columns import Column
-from fedsdg.next_lazy import torch
-from fedsdg.next_parts import Count
+from fedsdg.lazy import torch
+from fedsdg.parts import Count
 
 if TYPE_CHECKING:
     from fedsdg.aggregation.rows import Rows

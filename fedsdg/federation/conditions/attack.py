@@ -12,8 +12,8 @@ from pydantic import Field, model_validator
 
 from fedsdg.federation.conditions.condition import LARGEST, Condition, attackers_in
 from fedsdg.files.columns import Column
-from fedsdg.next_lazy import torch
-from fedsdg.next_parts import Chosen, Part, Share
+from fedsdg.lazy import torch
+from fedsdg.parts import Chosen, Part, Share
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from fedsdg.federation.conditions.condition import LARGEST, Condition
 from fedsdg.files.columns import Column
-from fedsdg.next_parts import Count
+from fedsdg.parts import Count
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from fedsdg.next_parts import Part
+from fedsdg.parts import Part
 
 if TYPE_CHECKING:
     from fedsdg.federation.setup import Setup, Updates

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fedsdg.federation.conditions.condition import Condition, clients_in
 from fedsdg.files.columns import Column
-from fedsdg.next_parts import Count, Share
+from fedsdg.parts import Count, Share
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:

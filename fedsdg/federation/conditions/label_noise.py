@@ -9,7 +9,7 @@ import numpy as np
 
 from fedsdg.federation.conditions.condition import Condition
 from fedsdg.files.columns import Column
-from fedsdg.next_parts import Share
+from fedsdg.parts import Share
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from fedsdg.federation.conditions.condition import Condition, clients_in
 from fedsdg.files.columns import Column
-from fedsdg.next_parts import Share
+from fedsdg.parts import Share
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:

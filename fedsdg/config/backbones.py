@@ -1,0 +1,210 @@
+"""Entries of ``backbones``: a vision transformer to train from scratch, or weights to take over."""
+
+from __future__ import annotations
+
+import platform
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from fedsdg.data.sources import DATASETS
+from fedsdg.config.sections import Adapters, Training
+from fedsdg.config.values import Positive, Rate, Seed
+from fedsdg.errors import ConfigError, hint
+from fedsdg.parts import Count, Part, Several, Share
+
+LETTERS = "letters"
+LANES = 16
+"""Numbers in a vector of the compiled pass."""
+Statistics = Several[float]
+Ratio = Annotated[float, Field(ge=1e-9)]
+
+
+def _require_data_set(name: str) -> str:
+    if name not in DATASETS and name != LETTERS:
+        raise ConfigError(f"names no known data set: {name!r}{hint(name, [*DATASETS, LETTERS])}")
+    return name
+
+
+DataSet = Annotated[str, AfterValidator(_require_data_set)]
+
+
+class Backbone(Part, kind=True):
+    """The frozen backbone of all methods: where its weights come from."""
+
+    probe: DataSet = "digits"
+    """data set of the linear probe that says what the backbone is worth: fitted on half of its
+    images, tested on the other half; official test images stay unseen"""
+    threads: Count = 2
+    "threads of this step, whatever `--cores` says; sums depend on it"
+
+    def check_fields(self) -> None:
+        """Refuse a probe on rendered letters."""
+        if self.probe == LETTERS:
+            raise ValueError("probe is letters, but must be a data set, such as digits")
+
+
+class Shape(Backbone):
+    """The sizes of a vision transformer that is built from numbers."""
+
+    image_size: Count
+    "height and width of its images"
+    patch_size: Count
+    "height and width of a patch; divides `image_size`"
+    channels: Literal[1, 3]
+    "of its images"
+    dim: Count
+    "numbers of a token; a multiple of `heads`"
+    depth: Count
+    "blocks"
+    heads: Count
+    "attention heads of a block"
+    mlp_ratio: Ratio = 4.0
+    "width of a feed-forward layer, in tokens"
+    mean: Statistics | None = None
+    "of each channel, which is taken off; null: that of the training images"
+    std: Statistics | None = None
+    "of each channel, by which is divided; null: that of the training images"
+
+    def check_fields(self) -> None:
+        """Check that sizes divide one another, and the numbers for channels."""
+        super().check_fields()
+        for part, whole in (("patch_size", "image_size"), ("heads", "dim")):
+            small = getattr(self, part)
+            large = getattr(self, whole)
+            if large % small:
+                raise ValueError(f"{part} {small} must divide {whole} {large}")
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            if values is not None and len(values) != self.channels:
+                raise ValueError(f"{name} needs one number per channel, {self.channels} in all")
+        if self.std is not None and min(self.std) <= 0:
+            raise ValueError("std must be above 0 in every channel")
+
+
+class Pretrained(Shape, name="pretrain"):
+    """A vision transformer trained from scratch, by AdamW with linear warm-up and a cosine."""
+
+    data: DataSet = LETTERS
+    "`letters` (rendered from fonts) or the name of a data set"
+    images: Count | None = 60_000
+    "training images; null takes all of a named data set"
+    held_out: Count = 5_000
+    """letters rendered besides, to measure accuracy; a named data set uses its own test set, or the
+    fixed one of `partition.test` if it has none, so that no backbone learns from it"""
+    epochs: Count = 6
+    "epochs of training"
+    batch_size: Count = 64
+    "images of a batch"
+    learning_rate: Positive = 2e-3
+    "the highest, after warm-up"
+    beta2: Share = 0.98
+    "AdamW's β₂"
+    weight_decay: Rate = 0.05
+    "AdamW's weight decay"
+    warmup_steps: Seed = 300
+    "steps in which the learning rate rises"
+    label_smoothing: Share = 0.1
+    "share of the label that is spread over all classes"
+    drop_path: Share = 0.0
+    "stochastic depth of the last block; 0 in the first, linear between"
+    clip_norm: Positive = 1.0
+    "largest norm of the gradient"
+    ema: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """largest decay of the moving average of the weights, which is then the backbone, below 1; 0
+    takes the last weights"""
+    augment: Literal["none", "crop", "crop-flip"] = "none"
+    "`crop`: shifts by up to an eighth of the size, reflected; `crop-flip`: mirrored as well"
+    precision: Literal["float32", "bfloat16"] = "float32"
+    "`bfloat16`: by autocast"
+    device: Literal["cpu", "cuda"] = "cpu"
+    "the last bits of the weights depend on it"
+    seed: Seed = 0
+    "of images, initial values and order"
+
+    def check_fields(self) -> None:
+        """Refuse letters without a number of images."""
+        super().check_fields()
+        if self.data == LETTERS and self.images is None:
+            raise ValueError("letters are rendered, so images must be a number")
+
+
+class Checkpoint(Shape, name="checkpoint"):
+    """A plain state dict of timm's `VisionTransformer`, in a safetensors file."""
+
+    file: str
+    "its weights"
+    mean: Statistics
+    "of each channel, which is taken off"
+    std: Statistics
+    "of each channel, by which is divided"
+
+
+class Timm(Backbone, name="timm"):
+    """A pretrained vision transformer of timm, from the hub or from a file of its weights."""
+
+    timm_name: str
+    "such as `vit_tiny_patch16_224.augreg_in21k`"
+    file: str | None = None
+    "its weights; null asks the hub"
+    image_size: Count | None = None
+    "resample the position embedding to this height and width; null keeps the model's own"
+
+
+def not_compiled(
+    trainable: str, training: Training, adapters: Adapters, backbone: Backbone
+) -> str | None:
+    """Return why the compiled pass cannot train a run, as far as its config says; else None.
+
+    Args:
+        trainable: "adapters" or "full".
+        training: Its device and precision count.
+        adapters: Its layers count.
+        backbone: Its widths count; those of timm are known from the weights alone.
+    """
+    for key, value, needed in (
+        ("trainable", trainable, "adapters"),
+        ("training.device", training.device, "cpu"),
+        ("training.precision", training.precision, "float32"),
+        ("adapters.targets", adapters.targets, "outputs"),
+    ):
+        if value != needed:
+            return f"it needs {key}: {needed}, not {value}"
+    if isinstance(backbone, Shape):
+        widths = (
+            backbone.dim,
+            backbone.dim // backbone.heads,
+            int(backbone.dim * backbone.mlp_ratio),
+        )
+        if any(width % LANES for width in widths):
+            return (
+                f"it needs tokens, heads and hidden layers of multiples of {LANES} numbers, and "
+                f"those of the backbone have {widths[0]}, {widths[1]} and {widths[2]}"
+            )
+    if not _fuses():
+        return "it needs a processor with fused multiply-add instructions, which this one has not"
+    return None
+
+
+def kernel_of(
+    trainable: str, training: Training, adapters: Adapters, backbone: Backbone
+) -> Literal["compiled", "torch"]:
+    """Return what trains a run; ``auto`` is compiled where that is known to be possible.
+
+    Models of timm are left to PyTorch unless ``compiled`` is asked for by name.
+    """
+    if training.kernel != "auto":
+        return training.kernel
+    known = isinstance(backbone, Shape)
+    possible = known and not not_compiled(trainable, training, adapters, backbone)
+    return "compiled" if possible else "torch"
+
+
+def _fuses() -> bool:
+    """Return whether this processor multiplies and adds in one instruction."""
+    if platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686"):
+        return True
+    import llvmlite.binding as llvm
+
+    features: Any = llvm.get_host_cpu_features()
+    return bool(features.get("fma"))

@@ -1,0 +1,315 @@
+"""A whole experiment: the grid data sets x skews x methods x seeds, and what all runs share.
+
+Files become one mapping (``layers``), which ``Config.read`` checks in full. ``cases`` reads it once
+more for each scenario, with the scenario's mappings laid over; ``runs`` yields all runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, PrivateAttr
+
+from fedsdg.data.partition import PartitionSettings
+from fedsdg.data.sources import Source
+from fedsdg.config import plugins
+from fedsdg.config.backbones import Backbone, kernel_of
+from fedsdg.config.consistency import require_consistent, require_without_backbone
+from fedsdg.config.data_sets import (
+    dataset_name,
+    datasets_schema,
+    natural_clients,
+    read_datasets,
+)
+from fedsdg.config.entries import Entry, entries_schema, read_entries, with_tuned
+from fedsdg.config.run import Run
+from fedsdg.config.scenarios import SECTIONS, Scenario
+from fedsdg.config.search import Axis, Search, read_space
+from fedsdg.config.sections import Adapters, Conditions, Federation, Training
+from fedsdg.config.values import (
+    Name,
+    Names,
+    Rate,
+    Reads,
+    Seed,
+    Seeds,
+    Skews,
+    Texts,
+    require_folders,
+    without_null,
+)
+from fedsdg.errors import ConfigError, hint, joined, shortened
+from fedsdg.parts import Chosen, Part
+
+MOST_DRAWS = 20_000
+"""Draws of a partition for a skew that the config was not made for, until clients have enough."""
+
+
+class Config(Part):
+    """A whole experiment."""
+
+    experiment: Name
+    "part of every path of its results"
+    about: str = ""
+    "a sentence for `fedsdg arenas`; it changes nothing"
+    plugins: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    "files or modules with further methods, parts and data sets"
+    datasets: Annotated[tuple[str | Source, ...], Reads(read_datasets, datasets_schema)]
+    "names, or descriptions of your own images"
+    skews: Skews
+    "how clients differ in what they hold; quoted"
+    seeds: Seeds
+    "each determines partition, cohorts, initial values and batches of a run"
+    partition_seed: Seed | None = None
+    "the partition of this seed for all runs; null: of the seed of each run"
+    trainable: Literal["adapters", "full"] = "adapters"
+    """`adapters` of a frozen backbone, or `full`: all parameters of a small CNN, from scratch, on
+    the data set's own images; `backbone` and `adapters` are then not read, and methods that keep a
+    private branch of adapters are refused"""
+    backbone: Name
+    "the entry of `backbones` that runs start from"
+    backbones: Annotated[
+        dict[Name, Annotated[Backbone, Chosen(Backbone, "source", "pretrain")]],
+        Field(min_length=1),
+    ]
+    "recipes by name; `source` says where the weights come from"
+    federation: Federation = Federation()
+    "clients, cohorts and rounds"
+    partition: PartitionSettings = PartitionSettings()
+    "how samples are divided among clients"
+    training: Training = Training()
+    "local training"
+    adapters: Adapters = Adapters()
+    "of the frozen backbone"
+    conditions: Annotated[Conditions, BeforeValidator(lambda given: given or {})] = Conditions()
+    "what runs have to cope with"
+    scenarios: Annotated[dict[Name, Scenario], BeforeValidator(without_null)] = Field(
+        default_factory=dict
+    )
+    "name → what it changes; null removes one of a file below"
+    methods: Annotated[tuple[Entry, ...], Reads(read_entries, entries_schema)]
+    "names, or mappings `{type: …, name: …, parameter: …}`"
+    tuned: Texts = ()
+    "files of values that searches found, laid over the entries of `methods`, the last one last"
+    search: Search = Search()
+    "what `fedsdg search` tries"
+    checkpoint_seconds: Rate = 30.0
+    """a run saves its state after the first round that ends so many seconds after it was last saved
+    (0: after every round), and at SIGINT and SIGTERM. No part of a run's address"""
+    tables: Names | None = None
+    "the tables to make; null: the usual ones"
+    figures: Names | None = None
+    "the figures to make; null: the usual ones"
+
+    _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _untuned: frozenset[str] = PrivateAttr(default=frozenset())
+
+    @classmethod
+    def read(cls, given: Any, place: str = "") -> Self:
+        """Check a config given as plain mappings, in full and under every scenario.
+
+        Raises:
+            ConfigError: In one sentence, what is wrong, where, and the remedy.
+        """
+        config = cls._read_one(given, place)
+        for name in config.scenarios:
+            config.cases[name]
+        if not config.scenarios:
+            config._check_case()
+        return config
+
+    @classmethod
+    def _read_one(cls, given: Any, place: str = "") -> Self:
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"is {shortened(given)}, but must be a mapping", "the config")
+        raw = dict(given)
+        for plugin in raw.get("plugins") or ():
+            try:
+                plugins.load(str(plugin))
+            except ConfigError as error:
+                raise error.within("plugins") from error
+        files = (raw.get("tuned") or ()) if isinstance(raw.get("tuned"), list) else raw.get("tuned")
+        files = (files,) if isinstance(files, str) else tuple(files or ())
+        search = raw.get("search")
+        space = search.get("space") or {} if isinstance(search, Mapping) else {}
+        raw["methods"], untuned = with_tuned(raw.get("methods"), files, space)
+        try:
+            config = super().read(raw, place)
+        except ConfigError as error:
+            raise ConfigError(error.text, error.place or "the config") from None
+        config._raw.update(raw, tuned=[])
+        config._untuned = untuned
+        config._resolve_clients()
+        return config
+
+    def check_fields(self) -> None:
+        """Check values that do not go together, scenarios aside."""
+        names = {
+            "datasets": tuple(map(dataset_name, self.datasets)),
+            "skews": self.skews,
+            "backbones": tuple(self.backbones),
+            "scenarios": tuple(self.scenarios),
+            "methods": tuple(entry.label for entry in self.methods),
+        }
+        for key, values in names.items():
+            try:
+                require_folders(values)
+            except ConfigError as error:
+                raise error.within(key) from None
+        if self.backbone not in self.backbones:
+            close = hint(self.backbone, self.backbones)
+            text = f"is {self.backbone!r}, which is not described under backbones{close}"
+            raise ConfigError(text, "backbone")
+        if shared := set(self.search.seeds) & set(self.seeds):
+            raise ConfigError(
+                f": seed {min(shared)} belongs to the grid; search on other seeds, or the "
+                "comparison would be tuned on what it reports",
+                "search.seeds",
+            )
+        if self.trainable == "full":
+            require_without_backbone(self)
+
+    def _resolve_clients(self) -> None:
+        """Put the number of clients in the place of ``all``."""
+        if self.federation.clients == "all":
+            count = natural_clients(self.datasets, self.skews, self.partition.min_samples)
+            federation = self.federation.replaced(clients=count)
+            self.__dict__["federation"] = federation
+            raw = self._raw.get("federation")
+            self._raw["federation"] = {**(raw or {}), "clients": count}
+
+    @cached_property
+    def space(self) -> dict[str, dict[str, Axis]]:
+        """The axes of the search, by label and parameter."""
+        try:
+            return read_space(self.search.space, self.methods)
+        except ConfigError as error:
+            raise error.within("search.space") from None
+
+    @cached_property
+    def cases(self) -> dict[str, Config]:
+        """The config as it is under each scenario, by name; under "" if there are none."""
+        if not self.scenarios:
+            return {"": self}
+        return {name: self._under(name, one) for name, one in self.scenarios.items()}
+
+    def _check_case(self) -> None:
+        """Check what depends on the sections that a scenario may change."""
+        require_consistent(self)
+        _ = self.space
+
+    def _under(self, name: str, scenario: Scenario) -> Config:
+        raw = scenario.laid_over(self._raw, self.methods, name)
+        try:
+            case = type(self)._read_one(raw)
+            case._check_case()
+        except ConfigError as error:
+            own = error.place.partition(".")[0] in SECTIONS
+            place = joined(f"scenarios.{name}", error.place) if own else error.place
+            raise ConfigError(error.text, place) from None
+        return case
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The skews, each under each scenario as ``{skew}@{scenario}`` if there are any."""
+        if not self.scenarios:
+            return self.skews
+        return tuple(f"{skew}@{name}" for skew in self.skews for name in self.scenarios)
+
+    def method(self, label: str) -> Entry:
+        """Return the entry of a label, or raise ConfigError that lists the labels."""
+        for entry in self.methods:
+            if entry.label == label:
+                return entry
+        labels = [entry.label for entry in self.methods]
+        raise ConfigError(f"the config has no method {label!r}{hint(label, labels)}")
+
+    def including(self, method: str | None, dataset: str | None, setting: str | None) -> Config:
+        """Return the config with a method, a data set and a setting, added if it lacks them.
+
+        A skew that the config was not made for is drawn up to ``MOST_DRAWS`` times.
+
+        Raises:
+            ConfigError: A name means nothing, or cannot be run here.
+        """
+        raw = dict(self._raw)
+        if method is not None and method not in [entry.label for entry in self.methods]:
+            labels = [entry.label for entry in self.methods]
+            if method not in plugins.METHODS:
+                close = hint(method, [*labels, *plugins.METHODS])
+                raise ConfigError(f"unknown method {method!r}{close}")
+            raw["methods"] = [*raw["methods"], method]
+        if dataset is not None and dataset not in map(dataset_name, self.datasets):
+            raw["datasets"] = [*raw["datasets"], dataset]
+        if setting is not None and setting not in self.settings:
+            skew, _, scenario = setting.partition("@")
+            if scenario not in (tuple(self.scenarios) or ("",)):
+                ways = [f"{skew}@{name}" for name in self.scenarios] or [skew]
+                text = f"--skew is {setting!r}, but must be one of {', '.join(ways)}"
+                raise ConfigError(text)
+            if skew not in self.skews:
+                raw["skews"] = [*raw["skews"], skew]
+                retries = max(self.partition.retries, MOST_DRAWS)
+                raw["partition"] = {**(raw.get("partition") or {}), "retries": retries}
+        return self if raw == self._raw else Config.read(raw)
+
+    def runs(self) -> Iterator[Run]:
+        """Yield all runs of the grid, seed by seed."""
+        datasets = tuple(map(dataset_name, self.datasets))
+        cells = itertools.product(self.seeds, datasets, self.settings, range(len(self.methods)))
+        for seed, dataset, setting, position in cells:
+            yield self.run(dataset, setting, self.methods[position], seed)
+
+    def run(self, dataset: str, setting: str, entry: Entry, seed: int) -> Run:
+        """Return one run.
+
+        Args:
+            dataset: Its name.
+            setting: A skew, or ``{skew}@{scenario}``.
+            entry: One of the config's, perhaps with other values.
+            seed: Of the grid or of a search.
+
+        Raises:
+            ConfigError: The config has a search for the entry, whose values are not there yet.
+        """
+        if entry.label in self._untuned:
+            raise ConfigError(
+                f"has no tuned values in {self.tuned[-1]}; make them with 'fedsdg search --only "
+                f"{entry.label}' and this config, or set eta_g in its entry",
+                f"methods.{entry.label}",
+            )
+        skew, _, scenario = setting.partition("@")
+        case = self.cases[scenario]
+        return Run(
+            dataset=dataset,
+            skew=skew,
+            scenario=scenario,
+            seed=seed,
+            partition_seed=seed if self.partition_seed is None else self.partition_seed,
+            method=self.scenarios[scenario].entry(entry) if scenario else entry,
+            trainable=self.trainable,
+            backbone=self.backbone,
+            federation=case.federation,
+            partition=self.partition,
+            training=case._training_of(entry),
+            adapters=self.adapters,
+            conditions=case.conditions,
+        )
+
+    def _training_of(self, entry: Entry) -> Training:
+        """Return what the config, the row and the entry say, the later over the earlier."""
+        row = entry.row
+        changed = dict(row.training)
+        if row.optimiser is not None:
+            changed["optimiser"] = row.optimiser
+        changed |= entry.training
+        training = self.training.replaced(**changed) if changed else self.training
+        optimiser = training.optimiser
+        if row.undecayed and "weight_decay" in type(optimiser).model_fields:
+            training = training.replaced(optimiser=optimiser.replaced(weight_decay=0.0))
+        backbone = self.backbones[self.backbone]
+        kernel = kernel_of(self.trainable, training, self.adapters, backbone)
+        return training.replaced(kernel=kernel)

@@ -1,0 +1,70 @@
+"""Values of a config that do not go together, though each would be right by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedsdg.config.backbones import not_compiled
+from fedsdg.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedsdg.config.config import Config
+
+
+def require_without_backbone(config: Config) -> None:
+    """Raise ConfigError for what needs a backbone, with ``trainable: full``."""
+    if config.training.precision != "float32":
+        text = f"is {config.training.precision}, but trainable: full computes in float32 alone"
+        raise ConfigError(f"{text}; remove it", "training.precision")
+    if config.adapters.start is not None:
+        raise ConfigError(
+            ": with trainable: full there are no adapters that could start from a checkpoint; "
+            "remove it, or set trainable to adapters",
+            "adapters.start",
+        )
+    for entry in config.methods:
+        if entry.row.needs_adapters:
+            raise ConfigError(
+                "works on adapters, but with trainable: full there are none; remove the "
+                "method, or set trainable to adapters",
+                f"methods.{entry.label}",
+            )
+
+
+def require_consistent(config: Config) -> None:
+    """Raise ConfigError for sections that do not go together, under one scenario."""
+    federation = config.federation
+    if config.adapters.start is not None and federation.trajectory == "own":
+        raise ConfigError(
+            ": own gives every client a start of its own, and adapters.start the same to all; "
+            "remove one of them",
+            "federation.trajectory",
+        )
+    if config.training.kernel == "compiled":
+        backbone = config.backbones[config.backbone]
+        reason = not_compiled(config.trainable, config.training, config.adapters, backbone)
+        if reason:
+            text = f"is compiled, but {reason}; change that, or set it to torch or auto"
+            raise ConfigError(text, "training.kernel")
+    if federation.shapley is True:
+        from fedsdg.federation.observers.shapley import MOST_PLAYERS  # Imports torch.
+
+        if federation.clients_per_round > MOST_PLAYERS:
+            raise ConfigError(
+                f"is true, but exact Shapley values are enumerated for at most {MOST_PLAYERS} "
+                f"clients, and a round has {federation.clients_per_round}; lower "
+                "federation.clients_per_round, or write shapley: estimated",
+                "federation.shapley",
+            )
+    try:
+        config.conditions.require_possible(int(federation.clients), federation.clients_per_round)
+    except ValueError as error:
+        raise ConfigError(f": {error}", "conditions") from error
+    for entry in config.methods:
+        method = entry.method
+        try:
+            method.rule.require(federation.clients_per_round, int(federation.clients))
+            if method.stopping is not None:
+                method.stopping.require(config.conditions.differ_in_speed)
+        except ValueError as error:
+            raise ConfigError(f": {error}", f"methods.{entry.label}") from error

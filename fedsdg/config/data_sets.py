@@ -1,0 +1,95 @@
+"""The data sets of a config: names, or a user's own images, and clients that their columns tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedsdg.data.sources import DATASETS, Source
+from fedsdg.config import plugins
+from fedsdg.config.values import distinct
+from fedsdg.errors import ConfigError, hint, shortened
+
+
+def read_datasets(given: Any) -> tuple[str | Source, ...]:
+    """Return the data sets: names, or descriptions of a user's own images."""
+    if not isinstance(given, list | tuple) or not given:
+        raise ConfigError(f"is {shortened(given)}, but must be a list with at least one entry")
+    known = [*DATASETS, *plugins.DATASETS]
+    found: list[str | Source] = []
+    for entry in given:
+        if isinstance(entry, Mapping | Source):
+            source = Source.read(entry)
+            if source.name in known:
+                raise ConfigError(f"has {source.name!r}, which is a data set already; rename yours")
+            found.append(source)
+        elif entry in known:
+            found.append(entry)
+        else:
+            raise ConfigError(f"names no known data set: {shortened(entry)}{hint(entry, known)}")
+    distinct(tuple(dataset_name(one) for one in found))
+    return tuple(found)
+
+
+def dataset_name(dataset: str | Source) -> str:
+    """Return the name of a data set."""
+    return dataset if isinstance(dataset, str) else dataset.name
+
+
+def datasets_schema(_: Any) -> dict[str, Any]:
+    """Return the JSON schema of the list of data sets."""
+    names = {"anyOf": [{"enum": list(DATASETS)}, {"type": "object", "required": ["name"]}]}
+    return {"type": "array", "minItems": 1, "items": names}
+
+
+def natural_clients(
+    datasets: Sequence[str | Source], skews: Sequence[str], min_samples: int
+) -> int:
+    """Return how many clients a natural partition has.
+
+    Args:
+        datasets: Names, or descriptions of a user's own images, which alone have columns.
+        skews: Those of the config.
+        min_samples: Training samples that a client needs.
+
+    Raises:
+        ConfigError: No skew names a column, a data set lacks it, or columns and data sets differ in
+            their numbers: paths and runs hold one number of clients.
+    """
+    from fedsdg.data.partition import large_enough
+    from fedsdg.data.reading import survey
+
+    place = "federation.clients"
+    columns = [skew.partition("~")[2] for skew in skews if skew.startswith("column~")]
+    if not columns:
+        raise ConfigError(
+            "is all, but no skew says which column the clients are told apart by; add "
+            "'column~NAME' to skews, or give a number",
+            place,
+        )
+    counts: dict[str, int] = {}
+    for dataset in datasets:
+        known = {} if isinstance(dataset, str) else survey(dataset).columns
+        name = dataset if isinstance(dataset, str) else dataset.name
+        for column in columns:
+            if column not in known:
+                raise ConfigError(
+                    f"is all, but the data set {name!r} has no column {column!r} of texts or whole "
+                    f"numbers; its columns are {', '.join(map(repr, known)) or 'none'}",
+                    place,
+                )
+            assert isinstance(dataset, Source)
+            values = known[column]
+            trained = values._replace(codes=values.codes[~survey(dataset).test])
+            counts[f"{name} by {column}"] = len(large_enough(trained, min_samples))
+    if len(set(counts.values())) > 1:
+        numbers = ", ".join(f"{count} for {name}" for name, count in counts.items())
+        raise ConfigError(f"is all, which is {numbers}; make them experiments of their own", place)
+    count = next(iter(counts.values()))
+    if count < 1:
+        raise ConfigError(
+            f"is all, but no value of {columns[0]!r} has {min_samples} samples; lower "
+            "partition.min_samples",
+            place,
+        )
+    return count

@@ -1,0 +1,186 @@
+"""Entries of ``methods``: a row of the table, its label, and the values that the entry sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, create_model
+
+from fedsdg.files.places import root
+from fedsdg.config import plugins
+from fedsdg.config.sections import OVERRIDES, Training
+from fedsdg.config.values import Name
+from fedsdg.config.yaml_text import read_yaml_file
+from fedsdg.errors import ConfigError, hint, shortened
+from fedsdg.methods.method import Method
+from fedsdg.parts import Part, named_schema
+
+
+class Settings(Part):
+    """What an entry may say besides the parameters of its method."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False)
+    type: str
+    name: Name | None = None
+
+
+class Entry(Part):
+    """A method of the grid: its row, its label, its parameters, and its keys of ``training``."""
+
+    type: str
+    "name of the method"
+    label: Name
+    "its name in paths and tables"
+    parameters: dict[str, Any]
+    "all parameters of its method"
+    training: dict[str, Any]
+    "keys of ``training`` that it sets for itself"
+
+    @property
+    def row(self) -> Method:
+        """The row of the table of methods."""
+        return find(self.type)
+
+    @property
+    def method(self) -> Method:
+        """The row with the values of the entry."""
+        return self.row.with_values(self.parameters)
+
+    def with_values(self, values: Mapping[str, Any]) -> Entry:
+        """Return the entry with some values in place of its own, checked.
+
+        Raises:
+            ConfigError: An unknown parameter, or a value that it does not allow.
+        """
+        given = {**self.parameters, **self.training, **values}
+        return read_entry({"type": self.type, "name": self.label, **given})
+
+
+def find(name: Any) -> Method:
+    """Return the method of a name, or raise ConfigError with the closest one."""
+    known = plugins.METHODS
+    if not isinstance(name, str) or name not in known:
+        raise ConfigError(f"names no known method: {shortened(name)}{hint(name, known)}")
+    return known[name]
+
+
+@cache
+def settings_of(name: str) -> type[Settings]:
+    """Return the model of an entry: the parameters of its method, and keys of ``training``."""
+    row = find(name)
+    fields: dict[str, Any] = {}
+    for key in OVERRIDES:
+        fields[key] = (Training.model_fields[key].rebuild_annotation() | None, None)
+    for key, info in row.parameters.items():
+        fields[key] = (info.rebuild_annotation(), info)
+    return create_model(name, __base__=Settings, **fields)
+
+
+def read_entry(given: Any) -> Entry:
+    """Check one entry.
+
+    Args:
+        given: A name, or a mapping with ``type`` and parameters.
+
+    Returns:
+        The entry with all parameters of its method.
+
+    Raises:
+        ConfigError: It names no method, an unknown parameter, or a value out of range.
+    """
+    raw = {"type": given} if isinstance(given, str) else given
+    if not isinstance(raw, Mapping) or raw.get("type") is None:
+        raise ConfigError(f"is {shortened(given)}, but must be a name or a mapping with a 'type'")
+    row = find(raw["type"])
+    label = raw.get("name") or raw["type"]
+    settings = settings_of(raw["type"]).read(dict(raw), str(label))
+    for key in row.parameters:
+        if key in raw and raw[key] is None and getattr(settings, key) is not None:
+            raise ConfigError("is null, but must have a value", f"{label}.{key}")
+    entry = Entry(
+        type=raw["type"],
+        label=label,
+        parameters={key: getattr(settings, key) for key in row.parameters},
+        training={key: getattr(settings, key) for key in OVERRIDES if raw.get(key) is not None},
+    )
+    _require_prescribed(entry, row)
+    try:
+        row.with_values(entry.parameters)
+    except ConfigError as error:
+        raise error.within(str(label)) from None
+    except ValueError as error:
+        raise ConfigError(f": {error}", str(label)) from error
+    return entry
+
+
+def _require_prescribed(entry: Entry, row: Method) -> None:
+    """Refuse an optimiser, or weight decay, that the method does not permit."""
+    given = entry.training.get("optimiser")
+    if given is None:
+        return
+    if row.optimiser is not None and given.registered_as != row.optimiser:
+        raise ConfigError(
+            f"prescribes {row.optimiser}; remove 'optimiser: {given.registered_as}'", entry.label
+        )
+    decay = getattr(given, "weight_decay", 0.0)
+    if row.undecayed and decay and "weight_decay" in given.model_fields_set:
+        raise ConfigError(f"forbids weight decay; remove 'weight_decay: {decay}'", entry.label)
+
+
+def read_entries(given: Any) -> tuple[Entry, ...]:
+    """Check the list of all entries, whose labels must differ."""
+    if not isinstance(given, list | tuple) or not given:
+        raise ConfigError(f"is {shortened(given)}, but must be a list with at least one entry")
+    entries = tuple(one if isinstance(one, Entry) else read_entry(one) for one in given)
+    labels = [entry.label for entry in entries]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ConfigError(f"has two entries that are called {label!r}; give one a 'name'")
+    return entries
+
+
+def entries_schema(handler: Any) -> dict[str, Any]:
+    """Return the JSON schema of the list of entries."""
+    known = {name: settings_of(name) for name in plugins.METHODS}
+    return {"type": "array", "minItems": 1, "items": named_schema(known, handler, "type")}
+
+
+def with_tuned(
+    methods: Any, files: tuple[str, ...], space: Mapping[str, Any]
+) -> tuple[Any, frozenset[str]]:
+    """Lay the values that searches found over entries as a config writes them.
+
+    Args:
+        methods: The entries.
+        files: Mappings of labels to values, as `fedsdg search` writes them, the later over the
+            earlier: relative to the working directory, else to what comes with the package. They
+            need not be there yet.
+        space: What the config searches, by label; the last file is that search's.
+
+    Returns:
+        The entries, and the labels of those that are not tuned: they lack a value that their space
+        names, or are not in the last file and set no ``eta_g``.
+    """
+    if not files or not isinstance(methods, list):
+        return methods, frozenset()
+    entries = [{"type": one} if isinstance(one, str) else one for one in methods]
+    entries = [one for one in entries if isinstance(one, Mapping)]
+    labels = [str(one.get("name") or one.get("type")) for one in entries]
+    own = {label for label, one in zip(labels, entries, strict=True) if "eta_g" in one}
+    tuned: Mapping[str, Any] = {}
+    for file in files:
+        place = next((p for p in (Path(file), root() / file) if p.is_file()), None)
+        tuned = {} if place is None else read_yaml_file(place) or {}
+        if not isinstance(tuned, Mapping):
+            raise ConfigError(f"names {file}, which is no mapping of labels to values", "tuned")
+        pairs = zip(labels, entries, strict=True)
+        entries = [{**one, **(tuned.get(label) or {})} for label, one in pairs]
+    untuned = set()
+    for label in labels:
+        lacking = set(space.get(label) or ()) - set(tuned.get(label) or ())
+        if lacking if label in tuned else label not in own:
+            untuned.add(label)
+    return entries, frozenset(untuned)

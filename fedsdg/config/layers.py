@@ -1,0 +1,165 @@
+"""Config files laid over one another, with single values over them."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedsdg.files import write_bytes
+from fedsdg.files.places import root, shipped
+from fedsdg.config.config import Config
+from fedsdg.config.scenarios import overlay
+from fedsdg.config.yaml_text import read_yaml, read_yaml_file
+from fedsdg.errors import ConfigError, hint, shortened
+
+OVER = "over"
+"""The files that a file is laid over, besides the default config; paths relative to its own."""
+_OF_ONE_FILE = frozenset({"about", OVER})
+"""What is said of a file, and not of those that are laid over it."""
+
+
+def default_file() -> Path:
+    """Return the config that all others are laid over: $FEDSDG_CONFIG, else the package's own."""
+    named = os.environ.get("FEDSDG_CONFIG")
+    return Path(named) if named else shipped("config/config.yaml")
+
+
+def named_file(name: str | Path) -> Path:
+    """Return the config file that a name stands for.
+
+    A file of this path is taken first. Otherwise the name may be that of a config of the package,
+    without folder and ending (``cross-needs``, ``extended/drift``) or as it lies in a checkout
+    (``config/cross-needs.yaml``), which standard error mentions.
+
+    Raises:
+        FileNotFoundError: There is neither; the message has the closest name.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    folder = root() / "config"
+    files = sorted(folder.rglob("*.yaml"))
+    known = [file.relative_to(folder).with_suffix("").as_posix() for file in files]
+    if str(name) in known:
+        return shipped(f"config/{name}.yaml")
+    meant = path.stem if path.suffix else str(name)
+    if path.suffix == ".yaml" and path.parts[0] == "config":
+        meant = path.relative_to("config").with_suffix("").as_posix()
+        if meant in known:
+            _mention(str(name), meant)
+            return shipped(f"config/{meant}.yaml")
+    beside = difflib.get_close_matches(str(name), map(str, path.parent.glob("*.yaml")), n=1)
+    close = hint(str(name), beside) if beside else hint(meant, known)
+    raise FileNotFoundError(
+        f"there is no config file {name}; name a file, or a config of the package{close}"
+    )
+
+
+@cache
+def _mention(name: str, meant: str) -> None:
+    """Say once per process that the package's config stands in for a missing file."""
+    print(f"fedsdg: there is no {name} here; the package's own {meant!r} is used", file=sys.stderr)
+
+
+def files_below(file: Path) -> Iterator[Path]:
+    """Yield the files that a config file says it is laid over, in order.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ConfigError: ``over`` is no list of files.
+    """
+    names = _content(file).get(OVER) or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        text = f": over is {shortened(names)}, but must be a list of files"
+        raise ConfigError(text, str(file))
+    for name in names:
+        below = Path(os.path.normpath(file.parent / name))
+        if not below.is_file():
+            raise FileNotFoundError(
+                f"there is no {below}, which {file} is laid over; restore it, or change 'over'"
+            )
+        yield below
+
+
+def merged(
+    paths: Sequence[str | Path] = (), settings: Sequence[str] = (), plugins: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return one mapping of config files laid over ``default_file()``.
+
+    Mappings are merged and everything else is replaced; so is ``search``, since a space belongs to
+    the methods and the data that it was made for.
+
+    Args:
+        paths: Files, or names of the package's own (``named_file``); those that a file names under
+            ``over`` are laid before it, once.
+        settings: Single values laid over the files, such as ``training.device=cuda``.
+        plugins: Are added to those that the files list.
+    """
+    files = [default_file()]
+    for file in map(named_file, paths):
+        files += [below for below in files_below(file) if below not in files]
+        files.append(file)
+    found: dict[str, Any] = {}
+    for file in files:
+        content = _content(file)
+        for key in _OF_ONE_FILE | ({"search"} & set(content)):
+            found.pop(key, None)
+        found = overlay(found, content)
+    found.pop(OVER, None)
+    for setting in settings:
+        found = overlay(found, _setting(setting))
+    listed = found.get("plugins") or []
+    if plugins and isinstance(listed, list):
+        found["plugins"] = [*listed, *(place for place in plugins if place not in listed)]
+    return found
+
+
+def load(
+    paths: Sequence[str | Path] = (), settings: Sequence[str] = (), plugins: Sequence[str] = ()
+) -> Config:
+    """Check the config that ``merged`` makes of files and settings, and return it."""
+    return Config.read(merged(paths, settings, plugins))
+
+
+def kept_whole(content: Mapping[str, Any], folder: Path = Path(".fedsdg/config")) -> Path:
+    """Keep a merged config as one file, named by its experiment and its hash; absolute."""
+    text = yaml.safe_dump(dict(content), sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    path = folder.absolute() / f"{content['experiment']}-{digest}.yaml"
+    if not path.exists():
+        write_bytes(path, text.encode())
+    return path
+
+
+@cache
+def _parsed(file: Path, _changed: int) -> Any:
+    return read_yaml_file(file)
+
+
+def _content(file: Path) -> Mapping[str, Any]:
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no config file {file}; name one with --config")
+    content = _parsed(file, file.stat().st_mtime_ns)
+    if not isinstance(content, Mapping):
+        text = f"is {shortened(content)}, but must be a mapping of keys to values"
+        raise ConfigError(text, f"the config file {file}")
+    return content
+
+
+def _setting(text: str) -> dict[str, Any]:
+    """Return ``federation.rounds=3`` as the mappings of a file with this one value."""
+    place, sign, value = text.partition("=")
+    if not sign or not all(place.split(".")):
+        raise ConfigError(f"--set {text!r}: write key=value, such as training.device=cuda")
+    setting: Any = read_yaml(value, f"--set {place}")
+    for key in reversed(place.split(".")):
+        setting = {key: setting}
+    return dict(setting)

@@ -1,0 +1,125 @@
+"""One run of an experiment, and the address under which it is kept."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from fedsdg.data.partition import PartitionSettings
+from fedsdg.config import plugins
+from fedsdg.config.entries import Entry
+from fedsdg.config.sections import Adapters, Conditions, Federation, Training
+from fedsdg.parts import Part, canonical, plain
+
+NUMERICS = 1
+"""Raise it when equal configs no longer give equal numbers; tests/golden says when."""
+_SECTIONS = ("federation", "partition", "training", "adapters", "conditions")
+
+
+class Run(Part):
+    """All that the records of a run depend on, except the bytes of data and backbone."""
+
+    dataset: str
+    "its name"
+    skew: str
+    "how clients differ in what they hold"
+    scenario: str
+    "its name; empty if the config has none. No part of the address"
+    seed: int
+    "determines cohorts, initial values, batches and conditions"
+    partition_seed: int
+    "determines which client holds which sample"
+    method: Entry
+    "the method with its parameters; its label is no part of the address"
+    trainable: str
+    "adapters or full"
+    backbone: str
+    "its name"
+    federation: Federation
+    "clients, cohorts and rounds"
+    partition: PartitionSettings
+    "how samples are divided among clients"
+    training: Training
+    "what the config, the method and the entry say, with the resolved kernel"
+    adapters: Adapters
+    "of the frozen backbone"
+    conditions: Conditions
+    "what it has to cope with"
+
+    @property
+    def setting(self) -> str:
+        """The skew, under a scenario as ``{skew}@{scenario}``."""
+        return f"{self.skew}@{self.scenario}" if self.scenario else self.skew
+
+    @property
+    def folder(self) -> str:
+        """Where its records lie, below those of the experiment."""
+        clients = f"clients~{self.federation.clients}"
+        return f"{self.dataset}/{clients}/{self.setting}/{self.method.label}/seed~{self.seed}"
+
+    def identity(self, experiment: str) -> dict[str, Any]:
+        """Return what names the run in its ``result.json``."""
+        attack = self.conditions.attack
+        named = {
+            "experiment": experiment,
+            "dataset": self.dataset,
+            "clients": self.federation.clients,
+            "skew": self.setting,
+            "scenario": self.scenario,
+            "method": self.method.type,
+            "label": self.method.label,
+            "seed": self.seed,
+            "title": plugins.title(self.method.type),
+            "attack": attack and attack.attack.registered_as,
+        }
+        return {key: value for key, value in named.items() if value not in (None, "")}
+
+    def overrides(self) -> dict[str, Any]:
+        """Return what differs from the defaults: a key that is added later moves no older run."""
+        row = self.method.row
+        changed = {
+            key: plain(value)
+            for key, value in self.method.parameters.items()
+            if value != row.parameters[key].default
+        }
+        found: dict[str, Any] = {key: getattr(self, key).overrides() for key in _SECTIONS}
+        found["parameters"] = changed
+        if self.trainable == "full":
+            del found["adapters"]
+            found["trainable"] = self.trainable
+        else:
+            found["backbone"] = self.backbone
+        if self.partition_seed != self.seed:
+            found["partition_seed"] = self.partition_seed
+        found = {key: value for key, value in found.items() if value != {}}
+        names = {"dataset": self.dataset, "skew": self.skew, "method": self.method.type}
+        return {**found, **names, "seed": self.seed}
+
+    def key(self, partition: str, backbone: str, versions: Mapping[str, str]) -> str:
+        """Return the address of the run: SHA-256 of all that its numbers depend on.
+
+        Args:
+            partition: SHA-256 of the partition.
+            backbone: SHA-256 of the backbone; empty for ``trainable: full``.
+            versions: Of the libraries that compute, by name.
+        """
+        attack = self.conditions.attack
+        names = {
+            "method": self.method.type,
+            "optimiser": self.training.optimiser.registered_as,
+            "loss": self.training.loss.registered_as,
+            "dataset": self.dataset,
+            "attack": attack.attack.registered_as if attack is not None else "",
+        }
+        for condition in self.conditions.others:
+            names["condition"] = condition.registered_as
+        facts = {
+            "run": self.overrides(),
+            "partition": partition,
+            "backbone": backbone,
+            "numerics": [NUMERICS, self.method.row.numerics],
+            "versions": dict(versions),
+            "plugins": sorted(plugins.hashes(names).values()),
+        }
+        return hashlib.sha256(canonical(facts).encode()).hexdigest()

@@ -1,0 +1,77 @@
+"""Scenarios: what each lays over a config's own sections; the whole grid is run under each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedsdg.config.entries import Entry
+from fedsdg.errors import ConfigError, hint
+from fedsdg.parts import Part
+
+SECTIONS = ("federation", "training", "conditions")
+"""The sections that a scenario may change."""
+
+
+class Scenario(Part):
+    """What a scenario lays over the config's own sections: the whole grid is run under each."""
+
+    federation: dict[str, Any] | None = None
+    "other keys of `federation`, except `clients`"
+    training: dict[str, Any] | None = None
+    "other keys of `training`"
+    conditions: dict[str, Any] | None = None
+    "other keys of `conditions`"
+    parameters: dict[str, Any] | None = None
+    "values of all methods that have parameters of these names"
+
+    def check_fields(self) -> None:
+        """Refuse clients of its own."""
+        if "clients" in (self.federation or {}):
+            raise ValueError(
+                "federation.clients: scenarios share them; make it an experiment of its own"
+            )
+
+    def laid_over(
+        self, raw: Mapping[str, Any], entries: tuple[Entry, ...], name: str
+    ) -> dict[str, Any]:
+        """Return a config under the scenario, to be read again.
+
+        Args:
+            raw: The config as its files say it.
+            entries: Its methods.
+            name: That of the scenario, for the error.
+
+        Raises:
+            ConfigError: No method has a parameter of a name.
+        """
+        found = {**raw, "scenarios": {}}
+        for key in SECTIONS:
+            found[key] = overlay(raw.get(key) or {}, getattr(self, key) or {})
+        known = {key for entry in entries for key in entry.parameters}
+        for key in self.parameters or {}:
+            if key not in known:
+                place = f"scenarios.{name}.parameters"
+                raise ConfigError(f": no method has a parameter {key!r}{hint(key, known)}", place)
+        found["methods"] = [self.entry(entry) for entry in entries]
+        return found
+
+    def entry(self, entry: Entry) -> Entry:
+        """Return an entry of ``methods`` with the scenario's values of its parameters."""
+        given = (self.parameters or {}).items()
+        values = {key: value for key, value in given if key in entry.parameters}
+        return entry.with_values(values) if values else entry
+
+
+def overlay(base: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge mappings key by key and replace everything else, as Snakemake does.
+
+    Example:
+        >>> overlay({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
+        {'a': {'b': 3, 'c': 2}}
+    """
+    merged = dict(base)
+    for key, value in update.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = overlay(merged[key], value) if both else value
+    return merged

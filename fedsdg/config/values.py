@@ -1,0 +1,120 @@
+"""Kinds of values that several sections have: names, skews, seeds, lists without repetitions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic_core import core_schema
+
+from fedsdg.data.skew import parse_skew
+from fedsdg.errors import ConfigError, hint, shortened
+from fedsdg.parts import Several
+
+LONGEST_NAME = 100
+"""Folders and temporary files add to a name; file systems allow 255 bytes."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
+_SKEWS = ("dirichlet", "quantity", "classes", "column", "iid")
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Marks a field whose value a function reads; ``schema`` is the schema of what it takes."""
+
+    function: Callable[[Any], Any]
+    schema: Callable[[Any], dict[str, Any]] = lambda _: {}
+
+    def __get_pydantic_core_schema__(self, *_: Any) -> core_schema.CoreSchema:
+        """Validate by the function."""
+        return core_schema.no_info_plain_validator_function(self.function)
+
+    def __get_pydantic_json_schema__(self, _: Any, handler: Any) -> dict[str, Any]:
+        """Return what the function takes."""
+        return self.schema(handler)
+
+
+def require_name(text: str) -> str:
+    """Return a name that may be part of a path, or raise ConfigError."""
+    if not _NAME.fullmatch(text):
+        signs = "letters, digits, '.', '_', '+', '~' and '-'"
+        raise ConfigError(f"is {shortened(text)}, but must be made of {signs}")
+    if len(text) > LONGEST_NAME:
+        raise ConfigError(
+            f"is {shortened(text)}, {len(text)} characters long, but may have at most "
+            f"{LONGEST_NAME}, since it names a folder"
+        )
+    return text
+
+
+def require_skew(text: str) -> str:
+    """Return a skew in its one spelling, or raise ConfigError."""
+    try:
+        return parse_skew(text).text
+    except ValueError as error:
+        kind, sign, rest = text.partition("~")
+        close = hint(kind, _SKEWS)
+        if "did you mean" in close and kind not in _SKEWS:
+            known = close.split("'")[1]
+            raise ConfigError(
+                f": {text!r} is no skew; did you mean {known + sign + rest!r}?"
+            ) from None
+        raise ConfigError(f": {error}") from None
+
+
+def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return values of which no two are equal, or raise ConfigError."""
+    for position, value in enumerate(values):
+        if value in values[:position]:
+            raise ConfigError(f"names {value!r} twice")
+    return values
+
+
+def require_folders(names: tuple[str, ...]) -> None:
+    """Refuse names that would be one folder where a file system ignores case, as on macOS.
+
+    Raises:
+        ConfigError: Two names differ in case alone.
+    """
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.setdefault(name.casefold(), name)
+        if other != name:
+            raise ConfigError(
+                f"has {other!r} and {name!r}, which differ in upper and lower case alone; some "
+                "file systems take them for one folder, so rename one"
+            )
+
+
+def _listed(value: Any) -> Any:
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else value
+
+
+def without_null(value: Any) -> Any:
+    """Return a mapping without entries that a file laid over others sets to null; null is {}."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        return value
+    return {key: entry for key, entry in value.items() if entry is not None}
+
+
+Name = Annotated[str, AfterValidator(require_name)]
+Seed = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(ge=1e-12)]
+Skews = Annotated[Several[Annotated[str, AfterValidator(require_skew)]], AfterValidator(distinct)]
+Seeds = Annotated[Several[Seed], AfterValidator(distinct)]
+Names = Annotated[tuple[Name, ...], Field(strict=False)]
+"""A list of names, which may be empty."""
+Texts = Annotated[
+    tuple[str, ...],
+    Field(strict=False),
+    BeforeValidator(_listed),
+    WithJsonSchema({"type": ["string", "array", "null"], "items": {"type": "string"}}),
+]
+"""A text, a list of texts, or null."""

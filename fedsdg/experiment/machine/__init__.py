@@ -1,1 +1,0 @@
-"""Processes, GPUs, signals and progress on one machine."""

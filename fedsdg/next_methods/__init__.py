@@ -1,1 +1,0 @@
-"""The methods, one family a file: what each is made of."""

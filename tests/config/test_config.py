@@ -1,0 +1,325 @@
+"""Configs: their runs, what is refused, and what an address depends on."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+
+from fedsdg.federation.conditions.attack import Attack
+from fedsdg.federation.losses import Loss
+from fedsdg.federation.optimisers import Optimiser
+from fedsdg.config import plugins, run
+from fedsdg.config.config import Config
+from fedsdg.config.data_sets import dataset_name
+from fedsdg.config.layers import load, merged
+from fedsdg.config.reference import config_page, config_schema, methods_page
+from fedsdg.config.scenarios import overlay
+from fedsdg.config.search import Interval
+from fedsdg.errors import ConfigError
+from fedsdg.parts import Part, plain
+from tests.own_images import stamped, write_table
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = sorted((ROOT / "config").rglob("*.yaml"))
+DEFAULTS = ROOT / "tests/golden/defaults.json"
+ADDED = {"federation.evaluate": "everything", "conditions.others": []}
+VERSIONS = {"torch": "2"}
+
+
+@pytest.fixture(scope="module")
+def base():
+    return merged()
+
+
+def changed(base, place, value):
+    raw = copy.deepcopy(base)
+    keys = place.split(".")
+    below = raw
+    for key in keys[:-1]:
+        below = below.setdefault(key, {})
+    below[keys[-1]] = value
+    return raw
+
+
+def first_run(raw):
+    return next(Config.read(raw).runs())
+
+
+def key(raw):
+    return first_run(raw).key("partition", "backbone", VERSIONS)
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
+def test_every_config_of_the_package_is_accepted(file):
+    below = ["cross-needs"] if file.stem == "reproduced" else []
+    config = load([*below, file])
+    assert config.settings
+    labels = [entry.label for entry in config.methods if entry.label not in config._untuned]
+    for label in labels:
+        assert config.run(
+            dataset_name(config.datasets[0]), config.settings[0], config.method(label), 0
+        ).training.kernel in ("compiled", "torch")
+
+
+def defaults():
+    found = {}
+    for section in ("federation", "partition", "training", "adapters", "conditions"):
+        model = type(getattr(load(), section))
+        for name, info in model.model_fields.items():
+            value = info.default
+            named = isinstance(value, Part) and value.registered_as
+            found[f"{section}.{name}"] = named or plain(value)
+    for kind, parts in (("optimiser", Optimiser), ("loss", Loss), ("attack", Attack)):
+        for name, part in parts.registry.items():
+            for field, info in part.model_fields.items():
+                found[f"{kind} {name}.{field}"] = plain(info.default)
+    for name, row in plugins.METHODS.items():
+        for field, info in row.parameters.items():
+            found[f"{name}.{field}"] = plain(info.default)
+    return found
+
+
+def test_no_default_has_moved():
+    known = {**json.loads(DEFAULTS.read_text()), **ADDED}
+    assert {name: known.get(name, "…") for name in defaults()} == defaults()
+
+
+REFUSED = [
+    ("methods", ["fedsdgg"], "did you mean 'fedsdg'?"),
+    ("methods", ["fedavg", "fedavg"], "two entries that are called 'fedavg'"),
+    ("methods", [{"type": "fedprox", "mew": 1}], "methods.fedprox has an unknown key 'mew'; did"),
+    (
+        "methods",
+        [{"type": "fedprox", "mu": -1}],
+        "methods.fedprox.mu is -1, but must be at least 0",
+    ),
+    ("methods", [{"type": "fedprox", "mu": True}], "methods.fedprox.mu is True, but must be a num"),
+    ("methods", [{"type": "fedprox", "mu": "1e-4"}], "YAML reads 1e-4 as text"),
+    ("methods", [{"mu": 1}], "with a 'type'"),
+    ("methods", [{"type": "scaffold", "optimiser": "adam"}], "prescribes sgd; remove"),
+    ("methods", [{"type": "cgsv", "floor": 1}], "methods.cgsv.floor is 1, but must be at most"),
+    ("methods", [{"type": "krum", "f": 4}], "methods.krum: Krum with f=4 needs at least"),
+    ("methods", [{"type": "clustered", "clusters": 2, "beta": 1}], "has an unknown key 'beta'"),
+    ("methods", [{"type": "semi-global", "partials": 4}], "partials is 4, but must be at most"),
+    ("methods", [{"type": "fedprox-inexact", "gamma_by": "speed"}], "all clients are equally fast"),
+    ("skews", ["dirichlet~0"], "numbers above 0"),
+    ("skews", ["dirichlett~0.1"], "did you mean 'dirichlet~0.1'?"),
+    ("skews", [0.1], "skews[0] is 0.1, but must be a text"),
+    ("skews", ["iid", "iid"], "names 'iid' twice"),
+    ("skews", ["column~A", "column~a"], "differ in upper and lower case alone"),
+    ("seeds", [], "at least one entry"),
+    ("seeds", [-1], "seeds[0] is -1, but must be at least 0"),
+    ("seeds", ["a"], "seeds[0] is 'a', but must be a whole number"),
+    ("federation.clients_per_round", 21, "more than the 20 clients"),
+    ("federation.held_out", 0.9, "more than the 2 clients"),
+    ("federation.clients", 0, "federation.clients is 0, but must be at least 1"),
+    ("federation.clients", "all", "no skew says which column"),
+    ("federation.client", 5, "did you mean 'clients'?"),
+    ("federation.evaluate_at", [5, 3], "must name rounds up to rounds = 60, rising"),
+    ("federation.shapley", "estimatd", "did you mean 'estimated'?"),
+    ("federation", 3, "federation is 3, but must be a mapping"),
+    ("training.optimiser", "adan", "did you mean 'adam'?"),
+    ("training.optimiser", {"type": "sgd", "momentun": 0.9}, "did you mean 'momentum'?"),
+    ("training.precision", "tf32", "set device to cuda"),
+    ("training.device", "gpu", "did you mean 'cpu'?"),
+    ("adapters.start", "nowhere", "holds no peft checkpoint"),
+    ("backbone", "lettres", "did you mean 'letters'?"),
+    ("experiments", "x", "the config has an unknown key 'experiments'; did you mean 'experiment'?"),
+    ("experiment", "a/b", "must be made of letters"),
+    ("experiment", "x" * 300, "300 characters long"),
+    ("search.seeds", [3], "seed 3 belongs to the grid"),
+    ("search.space", {"fedsdg": {"eta_g": [0.1, 0.01, "log"]}}, "a range must rise"),
+    ("search.space", {"fedsdg": {"eta_q": [0.1, 1]}}, "did you mean 'eta_p'?"),
+    ("search.space", {"fedsdg": {"eta_g": ["bound", 1, "log"]}}, "eta_m alone has one"),
+    ("search.space", {"fedsdg": {}}, "names no parameter"),
+    ("search", {"trials": "two-stage"}, "name further seeds"),
+    ("conditions.attack", {"type": "sign-flop", "share": 0.2}, "did you mean 'sign-flip'?"),
+    ("conditions.attack", {"type": "sign-flip", "share": 1.2}, "attack.share is 1.2, but must be"),
+    ("conditions.attack", {"type": "sign-flip"}, "lacks the key 'share': share of the clients"),
+    ("conditions.attack", {"type": "sign-flip", "share": 1.0}, "all of 20 clients"),
+    ("conditions", {"label_conflict": {"classes": 1}}, "a cycle needs 2 labels"),
+    ("conditions", {"label_conflict": {}, "feature_shift": {}}, "choose one of them"),
+    ("conditions", {"quantisation": {"who": "slowest"}}, "all clients are equally fast; add it"),
+    ("conditions", {"compute": {"arrivals": 11}}, "a round has only 10 clients"),
+    (
+        "scenarios",
+        {"half": {"conditions": {"label_conflikt": {}}}},
+        "scenarios.half.conditions has",
+    ),
+    ("scenarios", {"half": {"federation": {"rounds": 0}}}, "scenarios.half.federation.rounds is 0"),
+    ("scenarios", {"half": {"federation": {"clients": 9}}}, "scenarios share them"),
+    ("scenarios", {"half": {"parameters": {"ff": 3}}}, "no method has a parameter 'ff'; did you"),
+    ("scenarios", {"half": {"federaton": {}}}, "did you mean 'federation'?"),
+    ("backbones.letters.epoch", 3, "did you mean 'epochs'?"),
+    ("backbones.letters.heads", 3, "heads 3 must divide dim 64"),
+    ("backbones.letters.data", "leters", "did you mean 'letters'?"),
+    ("backbones.letters.source", "x", "known are pretrain, checkpoint, timm"),
+    ("backbones.letters", {"source": "timm"}, "lacks the key 'timm_name'"),
+    ("datasets", ["digit"], "did you mean 'digits'?"),
+    ("datasets", [{"name": "pets"}], "needs 'folder' or 'hub'"),
+    ("datasets", [{"name": "digits", "folder": "x"}], "digits"),
+    ("plugins", ["nowhere.py"], "plugins names nowhere.py, but there is no such file"),
+    ("checkpoint_seconds", float("nan"), "must be a finite number"),
+    ("trainable", "full", "works on adapters, but with trainable: full there are none"),
+    ("partition_seed", -1, "partition_seed is -1"),
+]
+
+
+@pytest.mark.parametrize(("place", "value", "sentence"), REFUSED)
+def test_bad_input_is_one_sentence(base, place, value, sentence):
+    with pytest.raises(ConfigError) as caught:
+        Config.read(changed(base, place, value))
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_laid_over_a_config_under_a_scenario(base):
+    raw = {
+        **base,
+        "skews": ["iid"],
+        "conditions": {"dropout": {"probability": 0.3}},
+        "methods": ["fedprox", "krum"],
+        "scenarios": {
+            "plain": None,
+            "late": {"conditions": {"dropout": {"lasting": True}}, "parameters": {"mu": 2}},
+            "gone": {"conditions": {"dropout": None}, "training": {"epochs": 7}},
+        },
+    }
+    config = Config.read(raw)
+    assert config.settings == ("iid@late", "iid@gone")
+    late, gone = (config.run("digits", one, config.method("fedprox"), 1) for one in config.settings)
+    assert late.conditions.dropout.model_dump() == {"probability": 0.3, "lasting": True}
+    assert (late.method.parameters["mu"], gone.method.parameters["mu"]) == (2.0, 0.1)
+    assert (gone.conditions.dropout, gone.training.epochs) == (None, 7)
+    assert late.folder == "digits/clients~20/iid@late/fedprox/seed~1"
+    assert len(list(config.runs())) == 2 * 2 * len(config.seeds)
+
+
+def test_an_address_holds_what_changes_numbers_and_nothing_else(base, monkeypatch):
+    raw = {**base, "methods": [{"type": "fedprox"}], "seeds": [1], "skews": ["iid"]}
+    first = key(raw)
+    same = [
+        changed(raw, "methods", [{"type": "fedprox", "name": "other", "mu": 0.1}]),
+        changed(raw, "experiment", "other"),
+        changed(raw, "checkpoint_seconds", 1),
+        changed(raw, "partition_seed", 1),
+        changed(raw, "training.loss", {"type": "cross-entropy", "label_smoothing": 0}),
+        changed(raw, "scenarios", {"one": {}}),
+    ]
+    assert {key(one) for one in same} == {first}
+    others = [
+        changed(raw, "methods", [{"type": "fedprox", "mu": 0.2}]),
+        changed(raw, "methods", ["fedavg"]),
+        changed(raw, "partition_seed", 2),
+        changed(raw, "seeds", [2]),
+        changed(raw, "training.kernel", "torch"),
+        changed(raw, "training.optimiser", {"type": "sgd", "momentum": 0.5}),
+        changed(raw, "federation.evaluate", "validation"),
+        changed(raw, "conditions", {"attack": {"type": "sign-flip", "share": 0.2}}),
+        changed(raw, "adapters.rank", 4),
+    ]
+    keys = {key(one) for one in others}
+    assert len(keys) == len(others)
+    assert first not in keys
+    made = first_run(raw)
+    assert made.key("other", "backbone", VERSIONS) != made.key("partition", "other", VERSIONS)
+    assert made.key("partition", "backbone", {"torch": "3"}) != first
+    monkeypatch.setattr(run, "NUMERICS", run.NUMERICS + 1)
+    assert key(raw) != first
+
+
+def test_rows_and_entries_lie_over_the_training_of_the_config(base):
+    decayed = {"type": "adamw", "weight_decay": 0.1}
+    raw = changed(base, "training.optimiser", decayed)
+    raw["methods"] = ["scaffold", "fedsgd", "fedsdg", {"type": "fedavg", "eta_g": 0.5}]
+    config = Config.read(raw)
+    scaffold, fedsgd, fedsdg, fedavg = (
+        config.run("digits", config.skews[0], entry, 0).training for entry in config.methods
+    )
+    assert scaffold.optimiser.registered_as == "sgd"
+    assert (fedsgd.epochs, fedsgd.batch_size) == (1, None)
+    assert fedsdg.optimiser.weight_decay == 0.0
+    assert (fedavg.eta_g, fedavg.optimiser.overrides()) == (0.5, decayed)
+
+
+def test_what_a_search_tries_is_read_by_its_parameters(base):
+    space = {
+        "fedsdg": {"eta_m": ["bound", 1, "log"], "lambda1": [0, 1, "linear"], "eta_g": None},
+        "krum": {"f": [1, 3, "linear"]},
+        "ditto": {"strength": [0.1, 1]},
+    }
+    config = Config.read(changed(base, "search", {"seeds": [100], "space": space}))
+    assert config.space["fedsdg"]["eta_m"] == Interval(None, 1.0, True)
+    assert config.space["fedsdg"]["lambda1"] == Interval(0.0, 1.0, False)
+    assert config.space["krum"]["f"] == Interval(1, 3, False, whole=True)
+    assert config.space["ditto"]["strength"] == (0.1, 1.0)
+    assert "eta_g" not in config.space["fedsdg"]
+
+
+def test_tuned_values_lie_over_entries_and_lacking_ones_are_named(base, tmp_path):
+    file = tmp_path / "tuned.yaml"
+    file.write_text("fedavg: {eta_g: 0.25}\n")
+    raw = {**base, "methods": ["fedavg", "fedprox"], "tuned": str(file)}
+    config = Config.read(raw)
+    assert config.run("digits", "iid", config.method("fedavg"), 0).training.eta_g == 0.25
+    with pytest.raises(ConfigError, match=r"fedprox has no tuned values .* --only fedprox"):
+        config.run("digits", "iid", config.method("fedprox"), 0)
+    file.write_text("fedavg: {eta_q: 0.25}\n")
+    with pytest.raises(ConfigError, match=r"fedavg has an unknown key 'eta_q'; did you mean"):
+        Config.read(raw)
+
+
+def test_a_grid_grows_by_what_it_lacks(base):
+    config = load()
+    grown = config.including("apfl", "mnist", "dirichlet~0.05")
+    assert grown.method("apfl").label == "apfl"
+    assert (grown.datasets[-1], grown.skews[-1]) == ("mnist", "dirichlet~0.05")
+    assert grown.partition.retries == 20_000
+    assert config.including("fedavg", "digits", config.skews[0]) is config
+    for arguments, sentence in (
+        (("fedavgg", None, None), "did you mean 'fedavg'?"),
+        ((None, "digit", None), "did you mean 'digits'?"),
+        ((None, None, "iid@half"), "must be one of iid"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            config.including(*arguments)
+        assert sentence in str(caught.value)
+
+
+def test_clients_are_as_many_as_a_column_has_values(base, tmp_path):
+    writers = [name for name in "abc" for _ in range(20)] + ["d"] * 2
+    images = [stamped(number) for number in range(len(writers))]
+    labels = [number % 2 for number in range(len(writers))]
+    write_table(tmp_path / "train.parquet", images, label=labels, writer=writers)
+    raw = {
+        **base,
+        "datasets": [{"name": "notes", "folder": str(tmp_path)}],
+        "skews": ["column~writer"],
+        "methods": ["fedavg"],
+        "federation": {"clients": "all", "clients_per_round": 2},
+    }
+    config = Config.read(raw)
+    assert config.federation.clients == 3
+    assert next(config.runs()).folder.startswith("notes/clients~3/column~writer/fedavg")
+    with pytest.raises(ConfigError, match="has no column 'author'"):
+        Config.read({**raw, "skews": ["column~author"]})
+
+
+def test_overlay_merges_mappings_and_replaces_all_else():
+    assert overlay({"a": {"b": [1], "c": 2}}, {"a": {"b": [3]}, "d": 4}) == {
+        "a": {"b": [3], "c": 2},
+        "d": 4,
+    }
+
+
+def test_the_pages_name_every_key_and_method():
+    page = config_page()
+    for model in (Config, type(load().training), type(load().federation)):
+        for name, info in model.model_fields.items():
+            assert f"`{name}`" in page
+            assert info.description
+    assert all(f"`{name}`" in methods_page() for name in plugins.METHODS)
+    schema = config_schema()
+    assert set(schema["required"]) >= {"experiment", "methods", "seeds"}
+    json.dumps(schema)
