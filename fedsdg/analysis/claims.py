@@ -29,8 +29,9 @@ from fedsdg.analysis.layout import signed
 from fedsdg.analysis.metrics import METRICS, values
 from fedsdg.analysis.records import record
 from fedsdg.analysis.statistics import LEAST_SEEDS, interval
-from fedsdg.files import git, hint, read_json
-from fedsdg.files.strict_yaml import parse_yaml, read_yaml
+from fedsdg.errors import hint
+from fedsdg.files import git, read_json
+from fedsdg.files.yaml_text import read_yaml, read_yaml_file
 
 #: Printed wherever a verdict stands.
 RULE = (
@@ -134,7 +135,7 @@ def read_claims(file: str | Path = "claims.yaml") -> list[Claim]:
     Raises:
         ValueError: Names the claim and the field that is wrong, and what is allowed there.
     """
-    entries = read_yaml(Path(file))
+    entries = read_yaml_file(Path(file))
     if not isinstance(entries, Mapping):
         raise ValueError(f"{file} holds no claims; write an id and its fields below it")
     return [checked(name, entry) for name, entry in entries.items()]
@@ -369,7 +370,8 @@ def declared_before(claim: Claim, commit: str, repository: str | Path) -> bool |
 
 @cache
 def _claims_at(commit: str, repository: str) -> dict[str, Any] | None:
-    entries = parse_yaml(git("-C", repository, "show", f"{commit}:claims.yaml") or "")
+    text = git("-C", repository, "show", f"{commit}:claims.yaml") or ""
+    entries = read_yaml(text, f"claims.yaml of {commit}")
     listed = not isinstance(entries, dict) or "claims" in entries  # as in the first edition
     return None if listed else entries
 

@@ -22,7 +22,8 @@ from fedsdg.analysis.names import cell_title, method_order, method_title, natura
 from fedsdg.analysis.records import KEY, RUN, Record
 from fedsdg.analysis.statistics import interval
 from fedsdg.analysis.tables import losses, paired, regrets, subject
-from fedsdg.files import hint, sha256_file, write_bytes
+from fedsdg.errors import hint
+from fedsdg.files import sha256_file, write_bytes
 from fedsdg.files.records import read_parquet
 
 #: The reading that figures show.

@@ -23,10 +23,10 @@ import pyarrow.parquet as pq
 
 from fedsdg.analysis.names import natural_order
 from fedsdg.analysis.records import IDENTITY, folders_of, guarded
+from fedsdg.errors import hint
 from fedsdg.files import (
     canonical_json,
     differences,
-    hint,
     read_json,
     require_unchanged,
     write_hashes,
@@ -58,7 +58,7 @@ _FACTS = (
 )
 #: Keys of a config that are a run's own, those that all runs of a method share, and keys of
 #: ``training`` that a method may have for itself.
-_OF_A_RUN = ("dataset", "skew", "seed")
+_OF_A_RUN = ("dataset", "skew", "seed", "partition_seed")
 _OF_A_METHOD = ("method", "parameters", "plugin", "training")
 _OWN_TRAINING = (
     *("optimiser", "loss", "eta_g", "eta_p", "eta_m", "private_optimiser", "refresh"),

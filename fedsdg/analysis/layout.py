@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from fedsdg.analysis.names import cell_title, is_oracle, method_order, method_title
-from fedsdg.files import hint, markdown_escape, write_bytes
+from fedsdg.errors import hint
+from fedsdg.files import markdown_escape, write_bytes
 
 MISSING = "–"
 #: Headings of the columns that name a line.

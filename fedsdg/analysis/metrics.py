@@ -19,7 +19,7 @@ from scipy.stats import rankdata
 from fedsdg.analysis.names import is_oracle
 from fedsdg.analysis.records import RUN, Record
 from fedsdg.analysis.statistics import regret as shortfall
-from fedsdg.files import hint
+from fedsdg.errors import hint
 
 #: Readings of a stored metric.
 READINGS = {

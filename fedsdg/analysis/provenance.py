@@ -20,7 +20,7 @@ from fedsdg.analysis.claims import Claim, by_seed, checked, completed, judge, re
 from fedsdg.analysis.claims import numbers as compared
 from fedsdg.analysis.metrics import METRICS, READINGS
 from fedsdg.analysis.records import IDENTITY, KEY, RUN, Record, record
-from fedsdg.files import hint
+from fedsdg.errors import hint
 from fedsdg.files.places import RECORDS, RUNS, run_below
 
 #: What ``with_origins`` adds besides the folder of a run, where the record does not say it.

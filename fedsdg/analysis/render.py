@@ -14,7 +14,8 @@ from fedsdg.analysis.metrics import METRICS
 from fedsdg.analysis.records import Record, record, records
 from fedsdg.analysis.speed import Measurements, speed
 from fedsdg.analysis.tables import TABLES, regret, table
-from fedsdg.files import hint, write_json
+from fedsdg.errors import hint
+from fedsdg.files import write_json
 from fedsdg.files.places import CROSS, RECORDS
 
 #: What is shown of an experiment whose config does not say.

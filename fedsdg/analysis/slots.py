@@ -21,7 +21,8 @@ from fedsdg.analysis.claims import RULE, WORDS, Verdict, judge, read_claims
 from fedsdg.analysis.layout import Table
 from fedsdg.analysis.records import record
 from fedsdg.analysis.tables import table
-from fedsdg.files import hint, write_bytes
+from fedsdg.errors import hint
+from fedsdg.files import write_bytes
 from fedsdg.files.places import SHORT_NAMES
 
 RECORDS = Path("results/reference")

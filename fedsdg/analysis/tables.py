@@ -31,7 +31,7 @@ from fedsdg.analysis.metrics import METRICS, SUMS, values
 from fedsdg.analysis.names import cell_title, is_oracle, method_order, method_title
 from fedsdg.analysis.records import KEY, Record
 from fedsdg.analysis.settings import settings, tuning
-from fedsdg.files import hint
+from fedsdg.errors import hint
 
 GROUPS = ("accuracy_a", "accuracy_b", "accuracy_new")
 COSTS = (

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from fedsdg.data.sources import DATASETS
 from fedsdg.config.sections import Adapters, Training
 from fedsdg.config.values import Positive, Rate, Seed
+from fedsdg.data.sources import DATASETS
 from fedsdg.errors import ConfigError, hint
 from fedsdg.parts import Count, Part, Several, Share
 

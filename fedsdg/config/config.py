@@ -13,8 +13,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PrivateAttr
 
-from fedsdg.data.partition import PartitionSettings
-from fedsdg.data.sources import Source
 from fedsdg.config import plugins
 from fedsdg.config.backbones import Backbone, kernel_of
 from fedsdg.config.consistency import require_consistent, require_without_backbone
@@ -41,6 +39,8 @@ from fedsdg.config.values import (
     require_folders,
     without_null,
 )
+from fedsdg.data.partition import PartitionSettings
+from fedsdg.data.sources import Source
 from fedsdg.errors import ConfigError, hint, joined, shortened
 from fedsdg.parts import Chosen, Part
 

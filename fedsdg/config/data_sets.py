@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedsdg.data.sources import DATASETS, Source
 from fedsdg.config import plugins
 from fedsdg.config.values import distinct
+from fedsdg.data.sources import DATASETS, Source
 from fedsdg.errors import ConfigError, hint, shortened
 
 

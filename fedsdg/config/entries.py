@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import ConfigDict, create_model
 
-from fedsdg.files.places import root
 from fedsdg.config import plugins
 from fedsdg.config.sections import OVERRIDES, Training
 from fedsdg.config.values import Name
-from fedsdg.config.yaml_text import read_yaml_file
 from fedsdg.errors import ConfigError, hint, shortened
+from fedsdg.files.places import root
+from fedsdg.files.yaml_text import read_yaml_file
 from fedsdg.methods.method import Method
 from fedsdg.parts import Part, named_schema
 

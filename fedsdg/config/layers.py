@@ -13,12 +13,12 @@ from typing import Any
 
 import yaml
 
-from fedsdg.files import write_bytes
-from fedsdg.files.places import root, shipped
 from fedsdg.config.config import Config
 from fedsdg.config.scenarios import overlay
-from fedsdg.config.yaml_text import read_yaml, read_yaml_file
 from fedsdg.errors import ConfigError, hint, shortened
+from fedsdg.files import write_bytes
+from fedsdg.files.places import root, shipped
+from fedsdg.files.yaml_text import read_yaml, read_yaml_file
 
 OVER = "over"
 """The files that a file is laid over, besides the default config; paths relative to its own."""

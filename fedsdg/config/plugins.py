@@ -18,12 +18,12 @@ from types import ModuleType
 from typing import Any
 
 from fedsdg.data.sources import DATASETS as OWN_DATASETS
+from fedsdg.errors import ConfigError
 from fedsdg.federation.conditions.attack import Attack
 from fedsdg.federation.conditions.condition import Condition
 from fedsdg.federation.losses import Loss
 from fedsdg.federation.optimisers import Optimiser
 from fedsdg.methods.families import METHODS as OWN_METHODS
-from fedsdg.errors import ConfigError
 from fedsdg.methods.method import Method
 from fedsdg.parts import Part
 

@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from fedsdg.federation.conditions.attack import Attack
-from fedsdg.federation.losses import Loss
-from fedsdg.federation.optimisers import Optimiser
-from fedsdg.methods.families import FAMILIES
 from fedsdg.config import plugins
 from fedsdg.config.backbones import Backbone
 from fedsdg.config.config import Config
 from fedsdg.config.entries import Entry
+from fedsdg.federation.conditions.attack import Attack
+from fedsdg.federation.losses import Loss
+from fedsdg.federation.optimisers import Optimiser
+from fedsdg.methods.families import FAMILIES
 from fedsdg.parts import Part, plain
 
 _TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false"}

@@ -6,15 +6,29 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from fedsdg.data.partition import PartitionSettings
 from fedsdg.config import plugins
 from fedsdg.config.entries import Entry
 from fedsdg.config.sections import Adapters, Conditions, Federation, Training
+from fedsdg.data.partition import PartitionSettings
 from fedsdg.parts import Part, canonical, plain
 
 NUMERICS = 1
 """Raise it when equal configs no longer give equal numbers; tests/golden says when."""
 _SECTIONS = ("federation", "partition", "training", "adapters", "conditions")
+
+
+def complete(section: Part) -> dict[str, Any]:
+    """Return all values of a section, those that are null aside; a chosen part by its name."""
+    found: dict[str, Any] = {}
+    for key, value in section:
+        if isinstance(value, Part) and not value.registered_as:
+            found[key] = complete(value)
+        elif isinstance(value, Part):
+            said = value.overrides()
+            found[key] = said if len(said) > 1 else value.registered_as
+        elif value is not None and value != ():
+            found[key] = plain(value)
+    return found
 
 
 class Run(Part):
@@ -95,6 +109,30 @@ class Run(Part):
         found = {key: value for key, value in found.items() if value != {}}
         names = {"dataset": self.dataset, "skew": self.skew, "method": self.method.type}
         return {**found, **names, "seed": self.seed}
+
+    def complete(self) -> dict[str, Any]:
+        """Return all values in JSON's types, null aside, as ``result.json`` keeps them."""
+        found: dict[str, Any] = {key: complete(getattr(self, key)) for key in _SECTIONS}
+        attack = self.conditions.attack
+        if attack is not None:
+            kind = attack.attack.registered_as
+            found["conditions"]["attack"] = {
+                "type": kind,
+                "share": attack.share,
+                **complete(attack.attack),
+            }
+        found["parameters"] = {
+            key: plain(value) for key, value in self.method.parameters.items() if value is not None
+        }
+        if not found["conditions"]:
+            del found["conditions"]
+        if self.trainable == "full":
+            del found["adapters"]
+            found["trainable"] = self.trainable
+        else:
+            found["backbone"] = self.backbone
+        names = {"dataset": self.dataset, "skew": self.skew, "method": self.method.type}
+        return {**found, **names, "seed": self.seed, "partition_seed": self.partition_seed}
 
     def key(self, partition: str, backbone: str, versions: Mapping[str, str]) -> str:
         """Return the address of the run: SHA-256 of all that its numbers depend on.

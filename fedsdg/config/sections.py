@@ -9,9 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from fedsdg.config.values import Positive, Rate, Reads, Seed
+from fedsdg.errors import ConfigError, shortened
 from fedsdg.federation.conditions.attack import Attackers
 from fedsdg.federation.conditions.compute import Compute
-from fedsdg.federation.conditions.condition import Condition
+from fedsdg.federation.conditions.condition import Condition, attackers_in
 from fedsdg.federation.conditions.difference import Difference, FeatureShift, LabelConflict
 from fedsdg.federation.conditions.dropout import Dropout
 from fedsdg.federation.conditions.label_noise import LabelNoise
@@ -20,8 +22,6 @@ from fedsdg.federation.losses import CrossEntropy, Loss
 from fedsdg.federation.optimisers import Adam, Optimiser
 from fedsdg.files import sha256_file, sha256_json
 from fedsdg.models.adapter_config import AdapterSettings
-from fedsdg.config.values import Positive, Rate, Reads, Seed
-from fedsdg.errors import ConfigError, shortened
 from fedsdg.parts import Chosen, Count, Part, Several, Share
 
 OVERRIDES = ("optimiser", "loss", "eta_g", "eta_p", "eta_m", "private_optimiser", "refresh")
@@ -239,7 +239,7 @@ class Conditions(Part):
     def require_possible(self, num_clients: int, clients_per_round: int) -> None:
         """Raise ValueError for what so many clients cannot do."""
         if self.attack is not None:
-            self.attack.count(num_clients)
+            attackers_in(self.attack.share, num_clients)
         for name, difference in self.differences.items():
             try:
                 difference.count(num_clients)

@@ -16,7 +16,8 @@ from pydantic import Field
 from fedsdg.data.allocation import ALLOCATIONS
 from fedsdg.data.datasets import TEST_SHARE, Column, ImageData, global_test_set
 from fedsdg.data.skew import Skew
-from fedsdg.files import canonical_json, hint
+from fedsdg.errors import hint
+from fedsdg.files import canonical_json
 from fedsdg.parts import Count, Part
 from fedsdg.rng import stream
 

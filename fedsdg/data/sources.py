@@ -3,7 +3,7 @@
 import re
 from typing import Literal
 
-from fedsdg.files import hint
+from fedsdg.errors import hint
 from fedsdg.parts import Count, Part
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedsdg.experiment.config import Config
-from fedsdg.files import hint
+from fedsdg.errors import hint
 from fedsdg.experiment.configured import Task, backbone_hash, make_backbone, tasks_of
 from fedsdg.experiment.interruption import Stopped, stopped_by_signals
 from fedsdg.experiment.progress import Progress

@@ -16,7 +16,7 @@ import yaml
 
 from fedsdg import files
 from fedsdg.experiment.config import Config
-from fedsdg.files import hint
+from fedsdg.errors import hint
 from fedsdg.experiment.configured import axes_of, trial_tasks, with_bounds
 from fedsdg.experiment.grid import prepare, run_all, stopped_with_a_sentence
 from fedsdg.experiment.points import points

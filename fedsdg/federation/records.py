@@ -8,9 +8,9 @@ import torch
 
 from fedsdg.aggregation.rows import MemoryRows
 from fedsdg.aggregation.weights import weight_summary
+from fedsdg.errors import hint
 from fedsdg.federation.observers.observer import RoundView
 from fedsdg.federation.setup import Setup
-from fedsdg.files import hint
 from fedsdg.files.columns import Column
 from fedsdg.files.records import CLIENTS_SCHEMA, METRICS_OF_GROUPS, ROUNDS_SCHEMA
 from fedsdg.models import sigmoid

@@ -6,7 +6,6 @@ The schemas of the records, which take pyarrow, are in `records.py`.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import functools
 import hashlib
@@ -14,7 +13,6 @@ import json
 import os
 import platform
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -26,8 +24,6 @@ from typing import Any
 PACKAGE = Path(__file__).parents[1]
 #: Beside files that must not change: their SHA-256, as ``sha256sum --check`` reads them.
 HASHES = "SHA256SUMS"
-#: The environment variable that names the file of ``note_spent``; without it nothing is noted.
-SPENT = "FEDSDG_SPENT"
 
 
 @contextlib.contextmanager
@@ -181,15 +177,6 @@ def differences(there: Any, here: Any, place: str = "") -> Iterator[str]:
         yield f"{place} is {there!r} in it, but {here!r} here"
 
 
-def hint(word: str, known: Iterable[str]) -> str:
-    """The end of an error's sentence: the known name closest to a word, else all of them."""
-    names = [str(name) for name in known]
-    close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.4)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; known are {', '.join(names)}" if names else "; there are none"
-
-
 def markdown_escape(text: str) -> str:
     """Text that GitHub shows as it is, on one line: Markdown's own characters are escaped.
 
@@ -256,23 +243,6 @@ def provenance() -> dict[str, Any]:
         "host": platform.node(),
         "cpu_count": os.cpu_count(),
     }
-
-
-def note_spent(name: str, seconds: float | None = None) -> None:
-    """Add a line to the file that ``$FEDSDG_SPENT`` names, if it names one.
-
-    Args:
-        name: the command, or a part of one.
-        seconds: of processor time; None: those of this process and its children so far.
-    """
-    file = os.environ.get(SPENT)
-    if not file:
-        return
-    if seconds is None:
-        used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        seconds = sum(one.ru_utime + one.ru_stime for one in used)
-    with open(file, "a", encoding="utf-8") as lines:
-        lines.write(f"{name} {seconds:.3f}\n")
 
 
 def _processor() -> str:

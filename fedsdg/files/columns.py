@@ -1,33 +1,36 @@
-"""How whoever fills a column of the records declares it."""
+"""How a part declares the columns that it adds to the records of a run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
+
+from fedsdg.parts import Part
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column that a file of records has only where somebody fills it.
+    """A column that a file of records has only if a part of the run fills it.
 
-    It is an entry of ``columns`` of the rule, the condition or the observer that does. ``make
-    documents`` writes all of them into ``fedsdg/declarations.json``, where ``files.records`` reads
-    them. ``table``: "diagnostics" is what a rule says of each client under this name, which is
-    recorded with the clients.
+    It is an entry of ``columns`` of the rule, the condition or the observer that fills it.
     """
 
     table: Literal["rounds", "clients", "diagnostics"]
+    """the file; "diagnostics" is what a rule says of each client under this name, which is recorded
+    with the clients"""
     name: str
+    "in the file"
     kind: Literal["int32", "int64", "float64", "bool", "list of float64", "binary"]
+    "type of its values"
     meaning: str
+    "in a few words, with the unit"
 
 
 def columns_of(*parts: Any) -> tuple[Column, ...]:
-    """The columns that parts, and the parts within them, declare in ``columns``; each once."""
+    """Return the columns that parts, and the parts within them, declare; each once."""
     found: dict[tuple[str, str], Column] = {}
-    for one in parts:
-        found |= {(column.table, column.name): column for column in getattr(one, "columns", ())}
-        if is_dataclass(one) and not isinstance(one, type):
-            inner = columns_of(*(getattr(one, entry.name) for entry in fields(one)))
-            found |= {(column.table, column.name): column for column in inner}
+    for part in parts:
+        inner = columns_of(*dict(part).values()) if isinstance(part, Part) else ()
+        for column in (*getattr(part, "columns", ()), *inner):
+            found[column.table, column.name] = column
     return tuple(found.values())

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fedsdg.files import atomic_path, hint, require_unchanged
+from fedsdg.errors import hint
+from fedsdg.files import atomic_path, require_unchanged
 from fedsdg.files.columns import Column
-from fedsdg.files.declarations import declarations
 
 #: The version of what the columns mean, in every file of records; files from before have none, and
 #: are of the first. It rises where a column gets another name or another meaning.
@@ -193,21 +193,19 @@ METRICS = tuple(name for name, _ in columns_in(Evaluation))
 METRICS_OF_GROUPS = tuple(name for name, _ in columns_in(GroupEvaluation))
 
 
-def more(table: Literal["rounds", "clients"], own: Iterable[Column] = ()) -> pa.Schema:
-    """The columns beyond the schema of a table that somebody declares; ``own``: of a plugin."""
-    said = declarations()["columns"]
-    kinds = {one["name"]: one["kind"] for one in said[table]}
+def more(table: Literal["rounds", "clients"], columns: Iterable[Column]) -> pa.Schema:
+    """Return the columns beyond the schema of a table.
+
+    Args:
+        table: "rounds", or "clients", whose records hold the diagnostics as well.
+        columns: What the parts of a run declare.
+    """
+    own = [column for column in columns if (column.table == "rounds") == (table == "rounds")]
+    own.sort(key=lambda column: column.table == "diagnostics")
+    kinds = {column.name: _KINDS[column.kind] for column in own}
     if table == "rounds":
-        kinds |= dict.fromkeys(METRICS_OF_GROUPS, "float64")
-    else:
-        kinds |= {one["name"]: one["kind"] for one in said["diagnostics"]}
-    kinds |= {one.name: one.kind for one in own if (one.table == "rounds") == (table == "rounds")}
-    return pa.schema([(name, _KINDS[kind]) for name, kind in kinds.items()])
-
-
-def recorded_diagnostics() -> tuple[str, ...]:
-    """What the package's rules say of each client that is recorded, by its name."""
-    return tuple(one["name"] for one in declarations()["columns"]["diagnostics"])
+        kinds |= dict.fromkeys(METRICS_OF_GROUPS, pa.float64())
+    return pa.schema(kinds.items())
 
 
 def write_parquet(
@@ -233,7 +231,7 @@ def write_parquet(
             if unknown := sorted(set(row) - known):
                 raise ValueError(
                     f"{path}: nobody declares the column {unknown[0]!r}{hint(unknown[0], known)}; "
-                    "let whoever fills it have it among its `columns`, and run 'make documents'"
+                    "add it to the `columns` of the part that fills it"
                 )
         table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
     table = table.replace_schema_metadata({_KEY: str(FORMAT)})

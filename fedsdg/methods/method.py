@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.types import Rule
 from fedsdg.federation.data_sharing import DataSharing
-from fedsdg.federation.personalisation import Personalisation, Shared
+from fedsdg.federation.personalisation import Alternating, FrozenA, Personalisation, Shared
 from fedsdg.federation.stopping import Inexactness
 from fedsdg.federation.terms import Term
 from fedsdg.parts import Part, parameters, with_parameters
@@ -92,6 +92,12 @@ class Method:
     def terms(self) -> tuple[Term, ...]:
         """All terms of the objective beside the cross-entropy, in their order."""
         return (*self.personalisation.terms, *self.objective)
+
+    @property
+    def personal(self) -> bool:
+        """Whether clients end with different models."""
+        one_model = type(self.personalisation) in (Shared, FrozenA, Alternating)
+        return not one_model or self.rule.models(2) > 1
 
     @cached_property
     def parameters(self) -> dict[str, FieldInfo]:

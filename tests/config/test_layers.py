@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from fedsdg.config.layers import kept_whole, load, merged, named_file
-from fedsdg.config.yaml_text import read_yaml
+from fedsdg.files.yaml_text import read_yaml
 from fedsdg.errors import ConfigError
 
 
