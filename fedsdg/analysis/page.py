@@ -107,7 +107,7 @@ def arenas(folder: str | Path) -> list[Record]:
     names = {file.parent.name: file.parent for file in sorted(Path(folder).glob("*/runs.parquet"))}
     if not names:
         raise FileNotFoundError(f"{folder} has no record; run 'fedsdg summarise' first")
-    chosen = [name for name in ARENAS if name in names] or [*names]
+    chosen = [name for name in ARENAS.values() if name in names] or [*names]
     return [record(names[name]) for name in chosen]
 
 

@@ -17,7 +17,7 @@ from fedsdg.config.config import Config
 from fedsdg.config.scenarios import overlay
 from fedsdg.errors import ConfigError, hint, shortened
 from fedsdg.files import write_bytes
-from fedsdg.files.places import root, shipped
+from fedsdg.files.places import ARENAS, root, shipped
 from fedsdg.files.yaml_text import read_yaml, read_yaml_file
 
 OVER = "over"
@@ -48,6 +48,7 @@ def named_file(name: str | Path) -> Path:
     folder = root() / "config"
     files = sorted(folder.rglob("*.yaml"))
     known = [file.relative_to(folder).with_suffix("").as_posix() for file in files]
+    name = ARENAS.get(str(name), name)
     if str(name) in known:
         return shipped(f"config/{name}.yaml")
     meant = path.stem if path.suffix else str(name)

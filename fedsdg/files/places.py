@@ -44,16 +44,11 @@ RECORDS = "results/reference"
 RECORD = f"{RECORDS}/{{experiment}}"
 PAPER_FIGURE = "paper_figures/{experiment}/{figure}"
 
-#: The arenas: experiments with a record that others are compared with, and their configs.
-ARENAS = {
-    "cross-needs": "config/cross-needs.yaml",
-    "cross-label-skew": "config/cross-label-skew.yaml",
-    "views": "config/views.yaml",
-}
-#: Those of the cross, in which every method is tuned for itself; `views` is not complete there.
+ARENAS = {"needs": "cross-needs", "label-skew": "cross-label-skew", "views": "views"}
+"""The arenas, experiments with a record that others are compared with: the config and record of
+each, by the name that documents use."""
 CROSS = ("cross-needs", "cross-label-skew")
-#: What documents call them.
-SHORT_NAMES = {"needs": "cross-needs", "label-skew": "cross-label-skew"}
+"""Those in which every method is tuned for itself."""
 
 #: The files of a run, the hashes of the others last of all.
 RUN_FILES = (
