@@ -1,0 +1,347 @@
+"""Frozen backbones: pretrained from scratch, or taken over from somebody else.
+
+A backbone is two files, NAME.safetensors and NAME.json, which depend on its recipe alone. Finished
+ones are kept in the store under the hash of the recipe. Pretraining rounds differently on another
+processor, and other weights mean other runs, so those of the record come before one's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedsdg import files, models
+from fedsdg.config.backbones import LETTERS, Backbone, Checkpoint, Pretrained, Shape, Timm
+from fedsdg.data.datasets import ImageData, global_test_set
+from fedsdg.data.glyphs import render_letters
+from fedsdg.data.images import Pictures
+from fedsdg.data.reading import load
+from fedsdg.data.sources import built_in
+from fedsdg.experiment.interruption import Stopped, stopped_by_signals
+from fedsdg.experiment.store import get_or_run, store_folder
+from fedsdg.files.places import BACKBONE, RECORDS, filled, root
+from fedsdg.lazy import torch
+from fedsdg.rng import stream
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedsdg.models import Architecture
+
+PRETRAIN = "FEDSDG_PRETRAIN"
+"""The environment variable that, set to 1, leaves the backbones of the record alone."""
+ALPHABET = 26
+"""The labels of letters count one case, then the other."""
+DATA, WEIGHTS, BATCHES, AUGMENT, PROBE = range(5)
+"""Sub-streams of "pretraining", so that no draw shifts another."""
+OPTIONS = ("learning_rate", "beta2", "weight_decay", "warmup_steps", "label_smoothing")
+OPTIONS += ("clip_norm", "ema")
+"""What a training takes from the recipe as it is."""
+
+
+def backbone(
+    name: str,
+    recipe: Backbone,
+    file: Path | None = None,
+    *,
+    checkpoint_seconds: float = 30.0,
+    recorded: bool = True,
+) -> Path:
+    """Return the weights' file of a backbone, whose facts lie beside it as JSON.
+
+    It is the file itself if a pretraining of this recipe made it, else the record's, else the
+    store's, which is made if it is not there. A pretraining that was stopped or killed goes on
+    where it was. torch is imported only to make one.
+
+    Args:
+        name: The name of the recipe in the config.
+        recipe: How to make it.
+        file: Where it shall lie; None: ``results/backbones/NAME.safetensors``.
+        checkpoint_seconds: Time between checkpoints of a pretraining; they change no byte of it.
+        recorded: Take the record's if that has it, unless ``$FEDSDG_PRETRAIN`` is 1.
+
+    Raises:
+        ValueError: There is no GPU, its memory is too small, or weights to take over do not fit.
+        FileNotFoundError: Weights to take over, or images, are missing.
+        FloatingPointError: The loss became NaN or infinite.
+        Stopped: A signal ended the pretraining; its state is saved.
+    """
+    file = file or filled(BACKBONE, backbone=name)
+    if _is_made_by(recipe, file):
+        return file
+    record = f"{RECORDS}/backbones/{name}.safetensors"
+    source = root() / record
+    if recorded and os.environ.get(PRETRAIN, "") in ("", "0") and _is_made_by(recipe, source):
+        facts = {**files.read_json(source.with_suffix(".json")), "taken_from": record}
+        _say(f"backbone {name}: taken from {record}")
+    else:
+        weights = getattr(recipe, "file", None)
+        sha256 = files.sha256_file(weights) if weights else None
+        key = files.sha256_json(["backbone", name, recipe.overrides(), sha256])
+
+        def make(folder: Path) -> None:
+            _make(recipe, folder / f"{name}.safetensors", key, checkpoint_seconds)
+
+        source = get_or_run(key, make) / f"{name}.safetensors"
+        facts = files.read_json(source.with_suffix(".json"))
+    files.write_bytes(file, source.read_bytes())
+    files.write_json(file.with_suffix(".json"), facts)
+    return file
+
+
+def backbone_sha256(file: Path) -> str:
+    """Return the SHA-256 of a backbone's weights, as the facts beside its file say."""
+    return str(files.read_json(file.with_suffix(".json"))["sha256"])
+
+
+def _is_made_by(recipe: Backbone, file: Path) -> bool:
+    """Return whether a pretraining of this recipe made a file, by the facts beside it."""
+    try:
+        facts = files.read_json(file.with_suffix(".json"))
+        return file.is_file() and Pretrained.read(facts["recipe"]) == recipe
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def _make(recipe: Backbone, file: Path, key: str, checkpoint_seconds: float) -> None:
+    """Write the two files of a backbone."""
+    from fedsdg.experiment.gpu import repeatable, threads
+
+    started = time.perf_counter()
+    device = getattr(recipe, "device", "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("backbone: device is cuda, but torch sees no GPU; set device to cpu")
+    # First of all, so that data that are missing are missed before the hours of training.
+    data = load(built_in(recipe.probe))
+    generators = torch.random.fork_rng(devices=[0] if device == "cuda" else [])
+    with threads(recipe.threads), repeatable(device), generators, stopped_by_signals():
+        if isinstance(recipe, Pretrained):
+            made = _Pretraining(recipe, key).run(checkpoint_seconds)
+        elif isinstance(recipe, Timm):
+            made = models.from_timm(recipe.timm_name, recipe.file, image_size=recipe.image_size)
+        else:
+            assert isinstance(recipe, Checkpoint)
+            made = models.from_checkpoint(recipe.file, _architecture(recipe))
+        accuracy = _probe_accuracy(made, data)
+        facts = {
+            **made.facts,
+            "source": recipe.registered_as,
+            "linear_probe": {"data": data.name, "accuracy": accuracy},
+        }
+        models.save_backbone(made.model, made.architecture, file, facts)
+    seconds = time.perf_counter() - started
+    _say(f"backbone {file.stem}: linear probe on {data.name} {accuracy:.4f}, {seconds:.1f} s")
+
+
+# --- Pretraining ----------------------------------------------------------------------------------
+
+
+def source_images(recipe: Pretrained) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return what a backbone is trained on and measured with.
+
+    Args:
+        recipe: Names rendered letters, or a data set, whose global test set is held out.
+
+    Returns:
+        Images uint8 [n, …], their labels int64 [n], and the number of the first ones that are
+        trained on; the others are held out.
+    """
+    generator = stream("pretraining", recipe.seed, DATA)
+    if recipe.data == LETTERS:
+        count = recipe.images or 0
+        return *render_letters(count + recipe.held_out, generator, recipe.image_size), count
+    data = load(built_in(recipe.data))
+    order = generator.permutation(len(data.labels))
+    held_out = np.isin(order, global_test_set(data.labels, data.test))
+    train = order[~held_out][: recipe.images]
+    rows = np.concatenate([train, order[held_out]])
+    return data.images[rows], data.labels[rows], len(train)
+
+
+class _Pretraining:
+    """A vision transformer that is trained from scratch; its state is a file of the store."""
+
+    def __init__(self, recipe: Pretrained, key: str) -> None:
+        """Begin with random weights, or go on from the checkpoint if there is one."""
+        self.recipe = recipe
+        self.images, self.labels, self.count = source_images(recipe)
+        shape = _architecture(recipe, self.images[: self.count])
+        self.epoch = max(1, self.count // recipe.batch_size)
+        torch.manual_seed(int(stream("pretraining", recipe.seed, WEIGHTS).integers(2**62)))
+        self.classes = int(self.labels.max()) + 1
+        model = models.build_backbone(
+            shape, num_classes=self.classes, drop_path_rate=recipe.drop_path
+        )
+        self.backbone = models.Backbone(model.to(recipe.device), shape, "", "pretraining")
+        self.training = models.Training(
+            model,
+            recipe.epochs * self.epoch,
+            bfloat16=recipe.precision == "bfloat16",
+            **{name: getattr(recipe, name) for name in OPTIONS},
+        )
+        # Another version may round differently; what one began, another does not finish.
+        versions = files.sha256_json([torch.__version__, np.__version__])
+        self.checkpoint = store_folder("checkpoints") / key / versions
+        if self.checkpoint.is_file():
+            self._restore()
+
+    def run(self, checkpoint_seconds: float) -> models.Backbone:
+        """Take the steps that are left; save the state now and then, at a signal, and at the end.
+
+        At the end, because measuring follows, which takes minutes at full scale and may fail.
+        """
+        training = self.training
+        size = self.recipe.batch_size
+        report = models.progress_report(training.steps, self.epoch, size, training.done)
+        saved_at = time.perf_counter()
+        try:
+            # A step is never broken off: weights, moments and average move one after another.
+            with stopped_by_signals(at_once=False) as check:
+                for draw in itertools.islice(self._draws(), training.done, training.steps):
+                    loss = training.step(*self._batch(*draw))
+                    report(training.done, loss)
+                    check()
+                    due = time.perf_counter() - saved_at >= checkpoint_seconds
+                    if due or training.done == training.steps:
+                        self._save()
+                        saved_at = time.perf_counter()
+        except Stopped as stop:
+            self._save()
+            step = f"step {training.done} of {training.steps} of the pretraining"
+            sentence = f"stopped; the same command goes on after {step}"
+            raise Stopped(stop.args[0], sentence) from None
+        except torch.OutOfMemoryError as error:
+            raise ValueError(
+                f"backbone: the GPU's memory is too small for batches of {size} images ({error}); "
+                "lower batch_size, or set device to cpu"
+            ) from error
+        return replace(self.backbone, facts=self._facts())
+
+    def _draws(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield rows of batches, their shifts and which are mirrored, epoch after epoch.
+
+        Each epoch has a new order and leaves out the incomplete last batch.
+        """
+        order = stream("pretraining", self.recipe.seed, BATCHES)
+        augmentation = stream("pretraining", self.recipe.seed, AUGMENT)
+        size = min(self.recipe.batch_size, self.count)
+        reach = max(1, self.recipe.image_size // 8)
+        while True:
+            shuffled = order.permutation(self.count)
+            for start in range(0, self.count - size + 1, size):
+                shifts = augmentation.integers(-reach, reach + 1, size=(2, size))
+                mirrored = augmentation.random(size) < 0.5
+                yield shuffled[start : start + size], shifts, mirrored
+
+    def _batch(
+        self, rows: np.ndarray, shifts: np.ndarray, mirrored: np.ndarray
+    ) -> tuple[Tensor, Tensor]:
+        images = _prepared(self.images[rows], self.backbone.architecture)
+        if self.recipe.augment != "none":
+            mirrored = mirrored & (self.recipe.augment == "crop-flip")
+            moves = torch.from_numpy(shifts), torch.from_numpy(mirrored)
+            images = models.shift_and_mirror(images, *moves)
+        labels = torch.from_numpy(self.labels[rows])
+        return images.to(self.recipe.device), labels.to(self.recipe.device)
+
+    def _save(self) -> None:
+        """Write the SHA-256 of the state's bytes, then the bytes."""
+        from safetensors.torch import save
+
+        state = self.training.state().items()
+        content = save({name: value.cpu().contiguous() for name, value in state})
+        digest = hashlib.sha256(content).digest()
+        files.write_bytes(self.checkpoint, digest + content, durable=True)
+
+    def _restore(self) -> None:
+        from safetensors.torch import load
+
+        content = self.checkpoint.read_bytes()
+        if content[:32] != hashlib.sha256(content[32:]).digest():
+            _say(f"the checkpoint {self.checkpoint} is damaged; the pretraining starts anew")
+            return
+        self.training.restore(load(content[32:]))
+        step = f"step {self.training.done} of {self.training.steps}"
+        _say(f"the pretraining goes on after {step}")
+
+    def _facts(self) -> dict[str, Any]:
+        """Finish the training, and return what it was and how well the model does."""
+        truth = self.labels[self.count :]
+        facts = {
+            "recipe": dict(self.recipe),
+            "images": self.count,
+            "classes": self.classes,
+            "held_out_images": len(truth),
+        }
+        if self.recipe.ema:
+            facts["held_out_accuracy_without_ema"] = float(np.mean(self._predicted() == truth))
+        self.training.finish()
+        predicted = self._predicted()
+        facts["held_out_accuracy"] = float(np.mean(predicted == truth))
+        if self.recipe.data == LETTERS:  # many pairs, as c and C, differ in nothing but size
+            same = predicted % ALPHABET == truth % ALPHABET
+            facts["held_out_accuracy_ignoring_case"] = float(np.mean(same))
+        return facts
+
+    def _predicted(self) -> np.ndarray:
+        """Return the classes that the head gives to the images held out."""
+        features = _features(self.backbone, self.images[self.count :])
+        with torch.no_grad():
+            scores = self.backbone.model.get_submodule("head")(features)
+        return np.asarray(scores.argmax(dim=1).cpu())
+
+
+def _architecture(recipe: Shape, images: np.ndarray | None = None) -> Architecture:
+    """Return the shape of a recipe, with the statistics of images if it names none."""
+    keys = ("image_size", "patch_size", "channels", "dim", "depth", "heads", "mlp_ratio")
+    sizes = {key: getattr(recipe, key) for key in keys}
+    mean: Any = recipe.mean
+    std: Any = recipe.std
+    if images is not None and (mean is None or std is None):
+        ones = (1.0,) * recipe.channels
+        plain = models.Architecture(**sizes, mean=(0.0,) * recipe.channels, std=ones)
+        sample = _prepared(images[:20_000], plain).numpy().astype(np.float64)
+        mean = [round(float(value), 6) for value in sample.mean(axis=(0, 2, 3))]
+        std = [round(float(value), 6) for value in sample.std(axis=(0, 2, 3))]
+    return models.Architecture(**sizes, mean=mean, std=std)
+
+
+# --- What features are worth ----------------------------------------------------------------------
+
+
+def _prepared(images: np.ndarray, shape: Architecture) -> Tensor:
+    """Return images uint8 as a model takes them, float32 [n, channels, size, size]."""
+    pictures = Pictures(images, shape.image_size, shape.channels, shape.mean, shape.std)
+    return torch.from_numpy(pictures.prepared(images))
+
+
+def _features(backbone: models.Backbone, images: np.ndarray) -> Tensor:
+    """Return class tokens of images uint8, float32 [n, dim], computed where the model is."""
+    device = next(backbone.model.eval().parameters()).device
+    tokens = []
+    with torch.no_grad():
+        for start in range(0, len(images), 512):
+            batch = _prepared(images[start : start + 512], backbone.architecture)
+            tokens.append(models.class_tokens(backbone.model, batch.to(device)))
+    return torch.cat(tokens)
+
+
+def _probe_accuracy(backbone: models.Backbone, data: ImageData) -> float:
+    """Fit a linear probe on half of the images, test on the others; no official test images."""
+    usable = np.flatnonzero(~data.test)
+    order = stream("pretraining", 0, PROBE).permutation(len(usable))
+    features = _features(backbone, data.images[usable]).cpu().numpy()
+    return models.linear_probe(features, data.labels[usable], order)
+
+
+def _say(sentence: str) -> None:
+    print(f"fedsdg: {sentence}", file=sys.stderr, flush=True)

@@ -1,1 +1,0 @@
-"""Frozen backbones: how they are pretrained."""
