@@ -1,11 +1,10 @@
-"""A run's federation, put together from what its config names."""
+"""A run's federation, put together from its config."""
 
+from fedsdg.config.run import Run
 from fedsdg.data.partition import Partition
-from fedsdg.experiment.conditions import AttackConfig
-from fedsdg.experiment.exports.saved_models import ModelSaver
-from fedsdg.experiment.initial_model import initial_model, method_of, own_starts
-from fedsdg.experiment.material import Material, require_test_set
-from fedsdg.experiment.run_config import RunConfig
+from fedsdg.experiment.initial_model import initial_model, initial_models_of_clients
+from fedsdg.experiment.material import Material
+from fedsdg.experiment.saved_models import ModelSaver
 from fedsdg.federation.assembly import assemble
 from fedsdg.federation.conditions.condition import Condition
 from fedsdg.federation.observers.observer import Observer
@@ -13,14 +12,15 @@ from fedsdg.federation.observers.shapley import Shapley
 from fedsdg.federation.observers.trajectory import Trajectory
 from fedsdg.federation.setup import Schedule, Setup
 from fedsdg.federation.tasks import Work
-from fedsdg.methods.plugins import build_choice
 
-CONDITIONS: tuple[str, ...] = ("label_conflict", "feature_shift", "label_noise", "attack")
-CONDITIONS += ("compute", "quantisation", "dropout")
-"""Conditions in the order in which they change the data."""
+CONDITIONS = (
+    *("label_conflict", "feature_shift", "label_noise", "attack"),
+    *("compute", "quantisation", "dropout"),
+)
+"""Conditions in the order in which they change the data; those of plugins follow."""
 
 
-def build(run: RunConfig, material: Material, partition: Partition, *, trace: int = 0) -> Setup:
+def build(run: Run, material: Material, partition: Partition, *, trace: int = 0) -> Setup:
     """Put a run's federation together from its config.
 
     Args:
@@ -35,14 +35,13 @@ def build(run: RunConfig, material: Material, partition: Partition, *, trace: in
     Raises:
         ValueError: What the config asks for does not go together, or could never work.
     """
-    require_test_set(partition, material)
-    method = method_of(run)
+    method = run.method.method
     federation = run.federation
     training = run.training
     model, first, private = initial_model(run, material)
     work = Work(
-        optimiser=build_choice("optimiser", training.optimiser, run.borrowed.get("optimiser")),
-        loss=build_choice("loss", training.loss, run.borrowed.get("loss")),
+        optimiser=training.optimiser,
+        loss=training.loss,
         eta_g=training.eta_g,
         eta_p=training.eta_p,
         eta_m=training.eta_m,
@@ -59,6 +58,7 @@ def build(run: RunConfig, material: Material, partition: Partition, *, trace: in
         evaluate_every=federation.evaluate_every,
         evaluate_from=federation.evaluate_from,
         evaluate_at=federation.evaluate_at,
+        evaluate=federation.evaluate,
         refresh=training.refresh,
     )
     return assemble(
@@ -75,26 +75,23 @@ def build(run: RunConfig, material: Material, partition: Partition, *, trace: in
         personalisation=method.personalisation,
         stopping=method.stopping,
         sharing=method.sharing,
-        conditions=conditions_of(run),
-        observers=observers_of(run),
+        conditions=_conditions(run),
+        observers=_observers(run),
         held_out=federation.held_out,
         global_images=federation.global_images,
         own_images=federation.own_images,
         benchmark_images=run.conditions.benchmark_images,
         heads_apart=method.heads_apart,
-        own_starts=own_starts(run, material),
+        own_starts=initial_models_of_clients(run, material),
     )
 
 
-def conditions_of(run: RunConfig) -> list[Condition]:
-    """Return the conditions of a run, in the order in which they change the data."""
+def _conditions(run: Run) -> list[Condition]:
     chosen = [getattr(run.conditions, name) for name in CONDITIONS]
-    met = [one for one in chosen if one is not None]
-    return [one.build() if isinstance(one, AttackConfig) else one for one in met]
+    return [condition for condition in chosen if condition is not None] + [*run.conditions.others]
 
 
-def observers_of(run: RunConfig) -> list[Observer]:
-    """Return what looks at each round of a run."""
+def _observers(run: Run) -> list[Observer]:
     observers: list[Observer] = []
     if run.federation.shapley:
         observers.append(Shapley(exact=run.federation.shapley is True))

@@ -1,112 +1,88 @@
-"""What a GPU is, and that it adds in a fixed order and in the precision that was asked for."""
-
-from __future__ import annotations
+"""Settings of torch for the length of a run: threads, and sums in a fixed order on a GPU."""
 
 import contextlib
 import os
-import shutil
-import subprocess
 import warnings
-from collections.abc import Iterator
-from importlib import metadata
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.backends import cuda, cudnn
 
-from fedsdg.experiment.machine.devices import WORKSPACE
+from fedsdg.experiment.workers import WORKSPACE
+
+Setting = tuple[Any, str, bool]
+"""A module of torch, the name of a setting in it, and its value."""
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let torch compute with so many threads, and with as many as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager
 def repeatable(device: torch.device | str, *, tf32: bool = False) -> Iterator[None]:
-    """Within the block the same computation on a GPU gives the same bits; on a CPU nothing changes.
+    """Let the same computation on a GPU give the same bits; on a CPU nothing changes.
 
     An operation that torch knows no fixed order for raises ``RuntimeError``. Attention by cuDNN is
-    left out: its backward pass has none, and it plans anew for every shape of batch. Products and
-    convolutions in float32 keep all 24 bits, but with ``tf32`` the factors are rounded to 11.
+    left out: its backward pass has none, and it plans anew for every shape of batch.
+
+    Args:
+        device: The device that computes.
+        tf32: Round the factors of products and convolutions in float32 to 11 bits; else they keep
+            all 24.
     """
     if torch.device(device).type == "cpu":
         yield
         return
     os.environ.update({name: os.environ.get(name, value) for name, value in WORKSPACE.items()})
-    cuda, cudnn, deterministic = (
-        torch.backends.cuda,
-        torch.backends.cudnn,
-        torch.utils.deterministic,
-    )
-    before = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
-        cudnn.deterministic,
-        cudnn.benchmark,
-        cuda.cudnn_sdp_enabled(),
-        *_tf32(),
-    )
-    try:
+    settings: list[Setting] = [
+        (cudnn, "deterministic", True),
+        (cudnn, "benchmark", False),
+        (cudnn, "allow_tf32", tf32),
+        (cuda.matmul, "allow_tf32", tf32),
         # Memory that is written anyway need not be filled before.
-        _set(True, False, False, True, False, False, tf32, tf32)
+        (torch.utils.deterministic, "fill_uninitialized_memory", False),
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in settings]
+    fixed = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    attention = cuda.cudnn_sdp_enabled()
+    try:
+        torch.use_deterministic_algorithms(True)
+        cuda.enable_cudnn_sdp(False)
+        _set(settings)
         yield
     finally:
-        _set(*before)
+        torch.use_deterministic_algorithms(fixed, warn_only=warns)
+        cuda.enable_cudnn_sdp(attention)
+        _set(before)
 
 
-def _tf32() -> tuple[bool, bool]:
-    return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-
-
-def _set(
-    fixed: bool,
-    warn_only: bool,
-    fill: bool,
-    deterministic: bool,
-    benchmark: bool,
-    attention: bool,
-    products: bool,
-    convolutions: bool,
-) -> None:
-    torch.use_deterministic_algorithms(fixed, warn_only=warn_only)
-    torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
-    torch.backends.cudnn.deterministic = deterministic
-    torch.backends.cudnn.benchmark = benchmark
-    torch.backends.cuda.enable_cudnn_sdp(attention)
+def _set(settings: Sequence[Setting]) -> None:
     with warnings.catch_warnings():
-        # Newer names of these are not in all versions that are supported.
+        # Newer names of some are not in all versions that are supported.
         warnings.simplefilter("ignore")
-        torch.backends.cuda.matmul.allow_tf32 = products
-        torch.backends.cudnn.allow_tf32 = convolutions
+        for module, name, value in settings:
+            setattr(module, name, value)
 
 
 def gpu_facts(device: torch.device | str) -> dict[str, Any]:
-    """What computed a run, for its provenance: the GPU, its software, the memory taken at most.
-
-    Empty for a CPU.
-    """
+    """Return the GPU that computed a run, its software and its memory; nothing for a CPU."""
     if torch.device(device).type == "cpu":
         return {}
-    found = torch.cuda.get_device_properties(device)
-    triton = None
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        triton = metadata.version("triton")
+    gpu = torch.cuda.get_device_properties(device)
     return {
-        "gpu": found.name,
-        "gpu_capability": f"{found.major}.{found.minor}",
-        "gpu_memory_mb": found.total_memory / 1024**2,
+        "gpu": gpu.name,
+        "gpu_capability": f"{gpu.major}.{gpu.minor}",
+        "gpu_memory_mb": gpu.total_memory / 1024**2,
         "gpu_peak_mb": torch.cuda.max_memory_allocated(device) / 1024**2,
-        "gpu_driver": _driver(),
         "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
-        "triton": triton,
+        "cudnn": cudnn.version(),
     }
-
-
-def _driver() -> str | None:
-    """The version of the driver; None where nobody says."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return None
-    question = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(question, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip().partition("\n")[0] or None

@@ -7,15 +7,19 @@ method is complete before the second begins.
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
-from fedsdg.experiment.config import Config
+from fedsdg.config.backbones import Backbone
+from fedsdg.config.config import Config
 from fedsdg.errors import hint
-from fedsdg.experiment.configured import Task, backbone_hash, make_backbone, tasks_of
+from fedsdg.experiment.backbones import backbone, backbone_sha256
 from fedsdg.experiment.interruption import Stopped, stopped_by_signals
-from fedsdg.experiment.progress import Progress
+from fedsdg.experiment.progress import SHOWN, Progress
+from fedsdg.experiment.runs import RESULTS, Task, tasks_of
 from fedsdg.experiment.store import is_current
-from fedsdg.experiment.workers import Failed, Note, environments, run_tasks
+from fedsdg.experiment.workers import Failed, Note, Pool, environments, run_tasks
 
 
 class GridError(ValueError):
@@ -23,12 +27,18 @@ class GridError(ValueError):
 
 
 def run_grid(
-    config: Config, *, jobs: int = 1, only: Sequence[str] = (), minutes: float | None = None
+    config: Config,
+    results: Path = RESULTS,
+    *,
+    jobs: int = 1,
+    only: Sequence[str] = (),
+    minutes: float | None = None,
 ) -> list[str]:
     """Do the runs of a grid that are not done yet.
 
     Args:
         config: The config.
+        results: The folder of backbones, partitions and runs.
         jobs: The number of runs side by side.
         only: The names that choose runs: data sets, settings, labels, `seed~0`; none: all.
         minutes: No run is started after this time.
@@ -41,21 +51,22 @@ def run_grid(
         ValueError: A word of `only` names nothing of the grid.
         Stopped: A signal ended it; what was done is saved.
     """
-    deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    tasks = selected(list(tasks_of(config)), only)
-    places = _environments(config, jobs)
+    deadline = deadline_in(minutes)
+    tasks = selected(list(tasks_of(config, results)), only)
+    pool = pool_of(config, jobs)
     failures = []
     with Progress(config.experiment) as progress, stopped_with_a_sentence(progress):
-        keys = prepare(config, tasks, places, progress)
+        keys = prepare(config, tasks, pool, progress)
         left = [
             task
             for task, key in zip(tasks, keys, strict=True)
             if task.folder is None or not is_current(key, task.folder, task.identity)
         ]
-        progress.start(left, len(tasks) - len(left))
-        progress.say(f"{len(tasks)} runs, {len(tasks) - len(left)} of them finished before")
+        finished = len(tasks) - len(left)
+        progress.start(left, finished)
+        progress.say(f"{len(tasks)} runs, {finished} of them finished before")
         done = 0
-        with run_all(left, places, progress, deadline) as outcomes:
+        with run_all(left, pool, progress, deadline) as outcomes:
             for task, outcome in outcomes:
                 failure = _recorded(task, outcome)
                 progress.finish(task, failure)
@@ -67,7 +78,7 @@ def run_grid(
     return failures
 
 
-def run_here(config: Config, task: Task, *, trace: int = 0) -> str | None:
+def run_here(config: Config, task: Task, trace: int = 0) -> str | None:
     """Do one run in this process; the partition and the backbone that it lacks are made.
 
     Args:
@@ -83,15 +94,21 @@ def run_here(config: Config, task: Task, *, trace: int = 0) -> str | None:
         FileNotFoundError: The data set is not there.
         ValueError: The data set cannot be divided like this.
     """
-    from fedsdg.experiment.partitions import get_or_make, loaded_images
-    from fedsdg.experiment.runs import execute
+    from fedsdg.experiment.execution import execute
 
     # First of all, so that what cannot be had or divided is known before anything is trained.
-    get_or_make(task)
+    _, notes = _make_partition(task)
     with Progress(config.experiment) as progress:
-        for note in loaded_images(task.source).notes:
+        for note in notes:
             progress.say(note)
-        make_backbone(config)
+        if task.backbone is not None:
+            recipe = config.backbones[config.backbone]
+            backbone(
+                config.backbone,
+                recipe,
+                task.backbone,
+                checkpoint_seconds=config.checkpoint_seconds,
+            )
         progress.start([task], 0)
         failure = execute(task, lambda record: progress.round(task, record), trace=trace)
         progress.finish(task, failure)
@@ -108,29 +125,33 @@ def selected(tasks: Sequence[Task], only: Sequence[str]) -> list[Task]:
     Raises:
         ValueError: A word names nothing.
     """
-    kinds: list[set[str]] = [set(), set(), set(), set()]
-    for task in tasks:
-        for names, name in zip(kinds, _names(task), strict=True):
-            names.add(name)
+    kinds = [set(names) for names in zip(*map(_names, tasks), strict=True)]
     known = sorted(set().union(*kinds))
     for word in only:
         if word not in known:
             raise ValueError(f"--only: {word!r} names nothing of the grid{hint(word, known)}")
-    wanted = [names & set(only) or names for names in kinds]
-    return [
-        task
-        for task in tasks
-        if all(name in names for name, names in zip(_names(task), wanted, strict=True))
-    ]
+    chosen = [names & set(only) or names for names in kinds]
+
+    def is_chosen(task: Task) -> bool:
+        return all(name in names for name, names in zip(_names(task), chosen, strict=True))
+
+    return [task for task in tasks if is_chosen(task)]
 
 
 def _names(task: Task) -> tuple[str, str, str, str]:
-    names = task.identity
-    return (names["dataset"], names["skew"], names["label"], f"seed~{names['seed']}")
+    run = task.run
+    return (run.dataset, run.setting, run.method.label, f"seed~{run.seed}")
 
 
-def _environments(config: Config, jobs: int) -> list[dict[str, str]]:
-    return environments(config.training.device, config.training.threads, jobs)
+def deadline_in(minutes: float | None) -> float | None:
+    """Return the time of the monotonic clock so many minutes from now; None: never."""
+    return None if minutes is None else time.monotonic() + 60 * minutes
+
+
+def pool_of(config: Config, jobs: int) -> Pool:
+    """Return the workers of a config's runs, as many as there are jobs."""
+    training = config.training
+    return Pool(environments(training.device, training.threads, jobs), config.plugins)
 
 
 @contextlib.contextmanager
@@ -147,65 +168,63 @@ def stopped_with_a_sentence(progress: Progress) -> Iterator[None]:
         ) from None
 
 
-def prepare(
-    config: Config, tasks: Sequence[Task], places: list[dict[str, str]], progress: Progress
-) -> list[str]:
+def prepare(config: Config, tasks: Sequence[Task], pool: Pool, progress: Progress) -> list[str]:
     """Make the backbone and the partitions of runs, and return the address of each run.
 
     Args:
         config: The config of the runs.
         tasks: The runs.
-        places: The environment of each worker.
+        pool: The workers.
         progress: Shows notes on the user's own data.
 
     Raises:
         GridError: The backbone, a data set or a partition cannot be had.
     """
-    with run_tasks(_make_backbone, [config], places[:1]) as outcomes:
-        for _, outcome in outcomes:
+    files = {task.backbone for task in tasks} - {None}
+    recipe = config.backbones[config.backbone]
+    wanted = [(config.backbone, recipe, file, config.checkpoint_seconds) for file in files]
+    backbones: dict[Path | None, str | None] = {None: None}
+    with run_tasks(_make_backbone, wanted, pool) as outcomes:
+        for (name, _, file, _), outcome in outcomes:
             if isinstance(outcome, Failed):
-                raise GridError(f"backbone {config.backbone}: {outcome.message}")
-    distinct = {task.partition: task for task in tasks}
+                raise GridError(f"backbone {name}: {outcome.message}")
+            backbones[file] = outcome
     # A process keeps the images of one data set.
-    in_order = sorted(distinct.values(), key=lambda task: task.run.dataset)
-    hashes = {}
+    distinct = {task.partition: task for task in sorted(tasks, key=lambda task: task.run.dataset)}
+    partitions = {}
     notes: set[str] = set()
-    with run_tasks(_make_partition, in_order, places[: len(in_order)]) as outcomes:
+    with run_tasks(_make_partition, distinct.values(), pool) as outcomes:
         for task, outcome in outcomes:
             if isinstance(outcome, Failed):
                 raise GridError(f"partition {task.partition}: {outcome.message}")
-            hashes[task.partition], about_data = outcome
-            notes |= set(about_data)
+            partitions[task.partition], about_data = outcome
+            notes.update(about_data)
     for note in sorted(notes):
         progress.say(note)
-    return [task.key(hashes[task.partition], backbone_hash(task.backbone)) for task in tasks]
+    return [task.key(partitions[task.partition], backbones[task.backbone]) for task in tasks]
 
 
 def run_all(
-    tasks: Sequence[Task],
-    places: list[dict[str, str]],
-    progress: Progress,
-    deadline: float | None = None,
-) -> contextlib.AbstractContextManager[Iterator[tuple[Task, str | Failed | None]]]:
+    tasks: Sequence[Task], pool: Pool, progress: Progress, deadline: float | None = None
+) -> AbstractContextManager[Iterator[tuple[Task, str | Failed | None]]]:
     """Yield an iterator over runs as they end, each with its outcome.
 
     The outcome is None, the sentence of a failure, or `Failed` if the worker was killed.
 
     Args:
         tasks: The runs, whose partitions and backbone are made.
-        places: The environment of each worker.
+        pool: The workers.
         progress: Shows their rounds.
         deadline: The time of the monotonic clock after which no run is started.
     """
-    in_time = (task for task in tasks if deadline is None or time.monotonic() < deadline)
-    return run_tasks(_execute, in_time, places, progress.round)
+    return run_tasks(_execute, tasks, pool, progress.round, deadline)
 
 
 def _recorded(task: Task, outcome: str | Failed | None) -> str | None:
     """Return the sentence of a failure; a worker that was killed could not record it."""
     if not isinstance(outcome, Failed):
         return outcome
-    from fedsdg.experiment.runs import record_failure
+    from fedsdg.experiment.execution import record_failure
 
     return record_failure(task, RuntimeError(outcome.message), task.facts())
 
@@ -213,21 +232,28 @@ def _recorded(task: Task, outcome: str | Failed | None) -> str | None:
 # In workers, which import torch when they have something to do.
 
 
-def _make_backbone(config: Config, _note: Note) -> None:
-    make_backbone(config)
+def _make_backbone(wanted: tuple[str, Backbone, Path, float], _note: Note) -> str:
+    """Return the SHA-256 of a backbone."""
+    name, recipe, file, seconds = wanted
+    return backbone_sha256(backbone(name, recipe, file, checkpoint_seconds=seconds))
 
 
-def _make_partition(task: Task, _note: Note) -> tuple[str, tuple[str, ...]]:
-    from fedsdg.experiment.partitions import partition_hash
+def _make_partition(task: Task, _note: Note | None = None) -> tuple[str, list[str]]:
+    """Return the SHA-256 of a run's partition, and notes on its data if they are the user's own."""
+    from fedsdg.experiment.material import load_images
+    from fedsdg.experiment.partitions import get_or_make
 
-    return partition_hash(task)
+    sha256 = get_or_make(task).sha256
+    notes = () if isinstance(task.source, str) else load_images(task.source).notes
+    return sha256, [f"{task.run.dataset}: {note}" for note in notes]
 
 
 def _execute(task: Task, note: Note) -> str | None:
-    from fedsdg.experiment.runs import execute
+    from fedsdg.experiment.execution import execute
+
+    shown = ("round", "evaluated", *(column for _, column in SHOWN))
 
     def report(record: Mapping[str, Any]) -> None:
-        shown = ("round", "evaluated", "train_loss", "expected_accuracy", "val_accuracy")
         note({name: record.get(name) for name in shown})
 
     return execute(task, report)

@@ -1,66 +1,119 @@
-"""What the runs of a cell share: images, their division among clients, the backbone."""
+"""What runs share: a data set's images, prepared for the model, and the frozen backbone."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from fedsdg.data.datasets import ImageData, global_test_set
+from fedsdg.config import plugins
+from fedsdg.data.datasets import ImageData
 from fedsdg.data.images import Pictures
-from fedsdg.data.partition import Partition, PartitionSettings, partition_clients
-from fedsdg.data.skew import parse_skew
-from fedsdg.experiment.loading import load_images
-from fedsdg.experiment.machine.devices import take_device
+from fedsdg.data.reading import load
+from fedsdg.data.sources import Source, built_in
 from fedsdg.federation.tasks import Samples
-from fedsdg.models import Backbone, CnnArchitecture
+from fedsdg.models import Backbone, CnnArchitecture, load_backbone
 
 
 @dataclass(frozen=True)
 class Material:
-    """What the runs of a cell share: a data set's images, prepared and stored, and the backbone.
+    """Images and backbone of runs on one data set."""
 
-    No backbone where all parameters are trained.
-    """
-
-    samples: Samples
-    num_classes: int
-    dataset_sha256: str
-    backbone: Backbone | None
+    data: ImageData
+    "the images as they are read"
     pictures: Pictures
-    #: Where one's own data are from and what was done to them.
-    data_facts: Mapping[str, Any] = field(default_factory=dict)
-    #: The samples [n] of the data's own test set, if they have one.
-    test: np.ndarray | None = None
+    "how a model takes them"
+    samples: Samples
+    "as a model takes them, on the device of the run"
+    backbone: Backbone | None
+    "None if all parameters are trained"
 
     @property
     def backbone_hash(self) -> str | None:
-        """None without one: the network is then described by the sources alone."""
+        """SHA-256 of the backbone."""
         return self.backbone.sha256 if self.backbone else None
 
+    def model_facts(self, name: str) -> dict[str, Any]:
+        """Return what a model of these runs takes, for those who use it elsewhere.
 
-def prepare_material(dataset: str | ImageData, backbone: Backbone | None, device: str) -> Material:
-    """Bring a data set's images to the backbone's size, channels and normalisation.
+        Args:
+            name: That of the backbone.
+        """
+        facts = self.data.facts
+        own_data = ("size", "channels", "fit") if "classes" in facts else ()
+        backbone = None if self.backbone is None else {"name": name, "sha256": self.backbone.sha256}
+        return {
+            "classes": list(facts.get("classes", ())),
+            "stored": {key: facts[key] for key in own_data if key in facts},
+            "images": {
+                "size": self.pictures.size,
+                "channels": self.pictures.channels,
+                "mean": list(self.pictures.mean),
+                "std": list(self.pictures.std),
+            },
+            "backbone": backbone,
+        }
 
-    Without a backbone they keep their own size and channels (see ``CnnArchitecture``).
 
-    ``dataset``: a name, or the data where they are loaded already.
+def load_images(source: str | Source) -> ImageData:
+    """Load a data set; a process keeps it until it needs another.
+
+    Args:
+        source: A built-in name, that of a plugin's data set, or a description of one's own images.
+
+    Raises:
+        FileNotFoundError: There is nothing to load.
+        ValueError: The data are not as they are described.
     """
-    if device == "cuda":
-        take_device()
-        if not torch.cuda.is_available():
-            raise ValueError(
-                "training.device is cuda, but this machine has no CUDA device; set it to cpu"
-            )
-    data = load_images(dataset) if isinstance(dataset, str) else dataset
-    shape = (
-        CnnArchitecture(data.images.shape[1], 3 if data.images.ndim == 4 else 1)
-        if backbone is None
-        else backbone.architecture
-    )
+    return _load_images(source)
+
+
+@lru_cache(maxsize=1)
+def _load_images(source: str | Source) -> ImageData:
+    if isinstance(source, Source):
+        return load(source)
+    if source in plugins.DATASETS:
+        return plugins.DATASETS[source]()
+    return load(built_in(source))
+
+
+@lru_cache(maxsize=1)
+def load_material(source: str | Source, backbone: Path | None, device: str) -> Material:
+    """Return images and backbone; a process keeps them until it needs others.
+
+    Args:
+        source: As for ``load_images``.
+        backbone: The backbone's weights; None if all parameters are trained.
+        device: "cpu" or "cuda".
+
+    Raises:
+        FileNotFoundError: There is nothing to load.
+        ValueError: The data are not as they are described, or there is no such device.
+    """
+    frozen = None if backbone is None else load_backbone(backbone)
+    return prepare_material(load_images(source), frozen, device)
+
+
+def prepare_material(data: ImageData, backbone: Backbone | None, device: str) -> Material:
+    """Bring images to the backbone's size, channels and normalisation.
+
+    Without a backbone they keep their size and channels (see ``CnnArchitecture``).
+
+    Args:
+        data: The images.
+        backbone: The frozen backbone, if there is one.
+        device: "cpu" or "cuda".
+
+    Raises:
+        ValueError: There is no such device.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            "training.device is cuda, but this machine has no CUDA device; set it to cpu"
+        )
+    channels = 3 if data.images.ndim == 4 else 1
+    shape = backbone.architecture if backbone else CnnArchitecture(data.images.shape[1], channels)
     pictures = Pictures(
         data.images,
         size=shape.image_size,
@@ -68,48 +121,8 @@ def prepare_material(dataset: str | ImageData, backbone: Backbone | None, device
         mean=shape.mean,
         std=shape.std,
     )
-    images = pictures.prepared(data.images)
     samples = Samples(
-        torch.from_numpy(images).to(device), torch.from_numpy(data.labels).long().to(device)
+        images=torch.from_numpy(pictures.prepared(data.images)).to(device),
+        labels=torch.from_numpy(data.labels).long().to(device),
     )
-    return Material(
-        samples, data.num_classes, data.sha256, backbone, pictures, data.facts, data.test
-    )
-
-
-def require_test_set(partition: Partition, material: Material) -> None:
-    """Check that a partition leaves the fixed test set alone, if its spec says that it does.
-
-    Raises:
-        ValueError: It gives a test image to a client, or has another test set.
-    """
-    facts = partition.facts
-    if facts.get("test") != "fixed":
-        return
-    test = np.zeros(len(partition.label), dtype=bool) if material.test is None else material.test
-    fixed = np.zeros(len(test), dtype=bool)
-    fixed[global_test_set(partition.label, test)] = True
-    name = (
-        f"the partition of {facts['dataset']} ({facts['skew']}, {partition.num_clients} clients, "
-        f"seed {facts['seed']})"
-    )
-    remedy = "delete its file and make it again with `fedsdg partition`"
-    held = np.flatnonzero(fixed & (partition.client >= 0))
-    if len(held):
-        raise ValueError(
-            f"{name} gives sample {held[0]} of the fixed test set to client "
-            f"{partition.client[held[0]]}: {remedy}"
-        )
-    if not np.array_equal(partition.global_test(), np.flatnonzero(fixed)):
-        raise ValueError(f"{name} has another test set than the fixed one of its data: {remedy}")
-
-
-def make_partition(
-    dataset: str | ImageData, skew: str, seed: int, clients: int, settings: PartitionSettings
-) -> Partition:
-    """Divide a data set among clients, drawing from the stream ``partition`` of ``seed``.
-
-    ``dataset``: a name, or the data where they are loaded already.
-    """
-    data = load_images(dataset) if isinstance(dataset, str) else dataset
-    return partition_clients(data, clients, parse_skew(skew), seed, settings)
+    return Material(data, pictures, samples, backbone)

@@ -1,22 +1,17 @@
 """The partition of a run: made once, kept in its file, and checked before it is used."""
 
 import contextlib
-from dataclasses import asdict
-from functools import lru_cache
 
-from fedsdg.data.datasets import ImageData
-from fedsdg.data.partition import Partition
+import numpy as np
+
+from fedsdg.config.run import Run
+from fedsdg.data.datasets import ImageData, global_test_set
+from fedsdg.data.partition import Partition, partition_clients
 from fedsdg.data.partition_files import read_partition, write_partition
-from fedsdg.experiment.loading import Source, load_images
-from fedsdg.experiment.material import Material, make_partition
-from fedsdg.experiment.run_config import RunConfig
-from fedsdg.experiment.configured import Task
-
-
-@lru_cache(maxsize=1)
-def loaded_images(source: Source) -> ImageData:
-    """Return a data set; a process keeps it until it needs another."""
-    return load_images(source)
+from fedsdg.data.skew import parse_skew
+from fedsdg.data.sources import Source
+from fedsdg.experiment.material import load_images
+from fedsdg.experiment.runs import Task
 
 
 def get_or_make(task: Task) -> Partition:
@@ -31,59 +26,59 @@ def get_or_make(task: Task) -> Partition:
     run = task.run
     with contextlib.suppress(FileNotFoundError, ValueError):  # none, or a damaged one
         partition = read_partition(task.partition)
-        own_data = not isinstance(task.source, str)
-        unchanged = not own_data or (
-            partition.facts["dataset_sha256"] == loaded_images(task.source).sha256
+        # Built-in data sets do not change, and hashing their images takes time.
+        own_data = isinstance(task.source, Source)
+        data_hash = (
+            load_images(task.source).sha256 if own_data else partition.facts["dataset_sha256"]
         )
-        if unchanged and not _differences(run, partition):
+        if not _differences(run, partition, data_hash):
             return partition
-    partition = make_partition(
-        loaded_images(task.source), run.skew, run.seed, run.federation.clients, run.partition
+    data = load_images(task.source)
+    skew = parse_skew(run.skew)
+    partition = partition_clients(
+        data, int(run.federation.clients), skew, run.partition_seed, run.partition
     )
     write_partition(partition, task.partition)
     return partition
 
 
-def partition_hash(task: Task) -> tuple[str, tuple[str, ...]]:
-    """Return the SHA-256 of a run's partition, and notes on its data if they are the user's own."""
-    sha256 = get_or_make(task).sha256
-    own_data = not isinstance(task.source, str)
-    notes = loaded_images(task.source).notes if own_data else ()
-    return sha256, tuple(f"{task.run.dataset}: {note}" for note in notes)
-
-
-def require_partition(run: RunConfig, material: Material, partition: Partition) -> None:
+def require_partition(run: Run, data: ImageData, partition: Partition) -> None:
     """Check that a partition is the one that a run asks for.
 
+    Args:
+        run: The run.
+        data: Its data set.
+        partition: As it was read.
+
     Raises:
-        ValueError: It was made for another data set, or with other settings.
+        ValueError: It was made for another data set, with other settings, or with another test set
+            than the fixed one of the data.
     """
-    remedy = "delete it and make it again with 'fedsdg partition'"
-    facts = partition.facts
-    if facts["dataset_sha256"] != material.dataset_sha256:
-        raise ValueError(
-            f"the partition was made for another data set ({facts['dataset']}) than {run.dataset} "
-            f"as it is now; {remedy}"
-        )
-    differences = _differences(run, partition)
+    differences = _differences(run, partition, data.sha256)
+    if run.partition.test == "fixed" and not differences:
+        fixed = np.sort(global_test_set(data.labels, data.test))
+        if not np.array_equal(partition.global_test(), fixed):
+            differences.append("another test set")
     if differences:
         raise ValueError(
-            f"the partition was made with {' and '.join(differences)} than the run wants; {remedy}"
+            f"the partition was made with {' and '.join(differences)} than the run wants; delete "
+            "it and make it again with 'fedsdg partition'"
         )
 
 
-def _differences(run: RunConfig, partition: Partition) -> list[str]:
+def _differences(run: Run, partition: Partition, data_hash: str) -> list[str]:
     """Return in which settings a partition is not the one that a run asks for."""
-    made = {"test": "by-seed", **partition.facts, "clients": partition.num_clients}
-    wanted = {
+    made = {"test": "by-seed", **partition.facts}
+    expected = {
         "dataset": run.dataset,
+        "dataset_sha256": data_hash,
         "skew": run.skew,
-        "seed": run.seed,
-        "clients": run.federation.clients,
-        **asdict(run.partition),
+        "seed": run.partition_seed,
+        "num_clients": run.federation.clients,
+        **dict(run.partition),
     }
     return [
-        f"another {key} ({made.get(key)}, not {value})"
-        for key, value in wanted.items()
+        f"another {key.replace('_', ' ')} ({made.get(key)}, not {value})"
+        for key, value in expected.items()
         if made.get(key) != value
     ]

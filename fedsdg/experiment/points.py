@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsdg.experiment.configured import Interval
+from fedsdg.config.search import Axis, Interval
 from fedsdg.rng import stream
 
 FIRST = (
@@ -28,9 +28,6 @@ DIGITS = 4
 """Significant digits of a value: enough to tell points apart, few enough to copy."""
 EDGE = 0.05
 """A value nearer than this share of a range to one of its ends lies at an edge."""
-
-Axis = Interval | tuple[Any, ...]
-"""The values of one parameter: an interval, or a few choices."""
 
 
 def points(space: Mapping[str, Axis], trials: int | None) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from tqdm import tqdm
 
-from fedsdg.experiment.configured import Task
+from fedsdg.experiment.runs import Task
 
 SHOWN = (
     ("loss", "train_loss"),

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from fedsdg import files
-from fedsdg.experiment.exports.saved_models import ModelSaver, saved_models
-from fedsdg.experiment.fingerprint import fingerprint
-from fedsdg.experiment.machine.gpu import gpu_facts
+from fedsdg.config.run import Run
+from fedsdg.experiment.gpu import gpu_facts
 from fedsdg.experiment.material import Material
-from fedsdg.experiment.run_config import RunConfig
+from fedsdg.experiment.saved_models import ModelSaver, write_models
+from fedsdg.experiment.store import MODELS, RESULT
+from fedsdg.experiment.training import Records, Training
 from fedsdg.federation.accuracy import selected_round
 from fedsdg.files.records import (
     CLIENTS_SCHEMA,
@@ -26,8 +27,6 @@ from fedsdg.files.records import (
     more,
     write_parquet,
 )
-from fedsdg.experiment.store import MODELS, RESULT
-from fedsdg.experiment.training import Records, Training
 
 
 def write_tables(folder: Path, records: Records) -> None:
@@ -40,9 +39,7 @@ def write_tables(folder: Path, records: Records) -> None:
         write_parquet(folder / f"{name}.parquet", rows, schema, further)
 
 
-def write_run(
-    folder: Path, run: RunConfig, material: Material, key: str, training: Training
-) -> None:
+def write_run(folder: Path, run: Run, material: Material, key: str, training: Training) -> None:
     """Write the files of a finished run.
 
     Args:
@@ -55,13 +52,14 @@ def write_run(
     write_tables(folder, training.records)
     for observer in training.setup.observers:
         if isinstance(observer, ModelSaver):
-            models = saved_models(training.setup, observer.state)
-            models.write(folder / MODELS, {**_model_facts(run, material), "address": key})
+            facts = {**material.model_facts(run.backbone), "address": key}
+            facts |= {"save": run.training.save, "precision": run.training.precision}
+            write_models(folder / MODELS, training.setup, observer.state, facts)
     files.write_json(folder / RESULT, _outcome(run, training))
     files.write_json(folder / "provenance.json", _provenance(run, material, key, training))
 
 
-def _outcome(run: RunConfig, training: Training) -> dict[str, Any]:
+def _outcome(run: Run, training: Training) -> dict[str, Any]:
     """Return what a run has come to."""
     rounds = training.records.rounds
     clients = training.records.clients
@@ -84,7 +82,7 @@ def _outcome(run: RunConfig, training: Training) -> dict[str, Any]:
     }
 
 
-def _provenance(run: RunConfig, material: Material, key: str, training: Training) -> dict[str, Any]:
+def _provenance(run: Run, material: Material, key: str, training: Training) -> dict[str, Any]:
     """Return where, with what and at what cost a run was made."""
     taken = material.backbone.facts.get("taken_from") if material.backbone else None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -95,33 +93,12 @@ def _provenance(run: RunConfig, material: Material, key: str, training: Training
         "device": str(device),
         **gpu_facts(device),
         "threads": run.training.threads,
-        **({"data": dict(material.data_facts)} if material.data_facts else {}),
+        **({"data": dict(material.data.facts)} if material.data.facts else {}),
         **({"backbone_taken_from": taken} if taken else {}),
         "address": key,
-        "state": fingerprint(training.server, training.store),
         **training.facts(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "peak_rss_mb": peak / kilobytes,
-    }
-
-
-def _model_facts(run: RunConfig, material: Material) -> dict[str, Any]:
-    """Return what the models of a run take: images, classes, backbone."""
-    pictures = material.pictures
-    backbone = material.backbone
-    own_data = ("size", "channels", "fit") if "classes" in material.data_facts else ()
-    return {
-        "save": run.training.save,
-        "precision": run.training.precision,
-        "classes": list(material.data_facts.get("classes", ())),
-        "stored": {key: material.data_facts[key] for key in own_data if key in material.data_facts},
-        "images": {
-            "size": pictures.size,
-            "channels": pictures.channels,
-            "mean": list(pictures.mean),
-            "std": list(pictures.std),
-        },
-        "backbone": None if backbone is None else {"name": run.backbone, "sha256": backbone.sha256},
     }
 
 

@@ -1,92 +1,81 @@
-"""One run from its config to its records: load, train, store, copy."""
+"""A run of an experiment, and where everything that it needs lies."""
 
-import sys
-import traceback
-from collections.abc import Mapping
-from functools import lru_cache
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsdg import files
-from fedsdg.data.partition_files import read_partition
-from fedsdg.experiment.loading import Source
-from fedsdg.experiment.material import Material, prepare_material
-from fedsdg.models import load_backbone
-from fedsdg.experiment.configured import Task
-from fedsdg.experiment.partitions import require_partition
-from fedsdg.experiment.run_files import write_run, write_tables
-from fedsdg.experiment.store import RECORDS, RESULT, clear, copy_to_results, get_or_run
-from fedsdg.experiment.training import Progress, Records, train
+from fedsdg.config.config import Config
+from fedsdg.config.data_sets import dataset_name
+from fedsdg.config.run import Run
+from fedsdg.data.sources import Source
+from fedsdg.experiment.store import library_versions
+
+RESULTS = Path("results")
+"""The folder of backbones, partitions and runs."""
 
 
-def execute(task: Task, progress: Progress = lambda _: None, *, trace: int = 0) -> str | None:
-    """Do one run, or take it from the store, and write its records into its folder.
+@dataclass(frozen=True)
+class Task:
+    """One run, and where everything that it needs lies."""
 
-    Any exception becomes a record with `status: failed`: inside a grid a failed run is a row, not a
-    hole. Failed runs are not stored.
+    run: Run
+    source: str | Source
+    "its data set: a name, or a description of a user's own images"
+    partition: Path
+    backbone: Path | None
+    "None if all parameters are trained"
+    folder: Path | None
+    "of its results; None: they are in the store alone"
+    identity: Mapping[str, Any]
+    "its names in `result.json`"
+    checkpoint_seconds: float
+    "time between checkpoints"
 
-    Args:
-        task: The run.
-        progress: Called after each round.
-        trace: Print losses, penalties and gates of each batch whose number it divides; 0: none.
+    @property
+    def title(self) -> str:
+        """Its name in progress lines."""
+        return f"{self.run.dataset} {self.run.setting} {self.run.method.label} seed {self.run.seed}"
 
-    Returns:
-        None if the run succeeded, else the sentence of its failure, which is recorded.
+    def key(self, partition: str, backbone: str | None) -> str:
+        """Return the run's address, given the SHA-256 of its partition and of its backbone."""
+        return self.run.key(partition, backbone or "", library_versions())
 
-    Raises:
-        Stopped: A signal ended the run; its state is saved.
-    """
-    records = Records()
-    facts = task.facts()
-    try:
-        device = task.run.training.device
-        material = loaded_material(task.source, task.backbone, device)
-        partition = read_partition(task.partition)
-        require_partition(task.run, material, partition)
-        hashes = {"partition_hash": partition.sha256, "backbone_hash": material.backbone_hash}
-        facts |= hashes
-        key = task.key(partition.sha256, material.backbone_hash)
-
-        def run(folder: Path) -> None:
-            training = train(task, material, partition, key, records, progress, trace)
-            write_run(folder, task.run, material, key, training)
-
-        get_or_run(key, run)
-        if task.folder is not None:
-            copy_to_results(key, task.folder, facts)
-    except Exception as error:
-        traceback.print_exc(file=sys.stderr)
-        return record_failure(task, error, facts, records)
-    return None
+    def facts(self) -> dict[str, Any]:
+        """Return what ``result.json`` says of the run before it has a result."""
+        return {"config": self.run.complete(), **self.identity}
 
 
-@lru_cache(maxsize=1)
-def loaded_material(source: Source, backbone: Path | None, device: str) -> Material:
-    """Return prepared images and the backbone; a process keeps them until it needs others."""
-    frozen = load_backbone(backbone) if backbone else None
-    return prepare_material(source, frozen, device)  # type: ignore[arg-type]
-
-
-def record_failure(
-    task: Task, error: Exception, facts: Mapping[str, Any], records: Records | None = None
-) -> str:
-    """Write the records of a run that failed, as far as it came.
+def task_of(config: Config, run: Run, results: Path = RESULTS) -> Task:
+    """Return a run with its files.
 
     Args:
-        task: The run.
-        error: The reason.
-        facts: What ``result.json`` says of the run.
-        records: The rows of its tables; None: there are none.
-
-    Returns:
-        The sentence of the failure.
+        config: Its config.
+        run: One of the config's, or with other values.
+        results: The folder of backbones, partitions and runs.
     """
-    sentence = f"{type(error).__name__}: {error}"
-    if task.folder is None:
-        return sentence
-    clear(task.folder)
-    write_tables(task.folder, records or Records())
-    files.write_json(task.folder / "provenance.json", files.provenance())
-    files.write_json(task.folder / RESULT, {**facts, "status": "failed", "error": sentence})
-    files.write_hashes(task.folder, RECORDS)
-    return sentence
+    clients = f"clients~{run.federation.clients}"
+    partition = f"{run.dataset}/{clients}/{run.skew}/seed~{run.partition_seed}.parquet"
+    return Task(
+        run=run,
+        source=next(one for one in config.datasets if dataset_name(one) == run.dataset),
+        partition=results / "partitions" / partition,
+        backbone=backbone_file(config, results),
+        folder=results / "runs" / config.experiment / run.folder,
+        identity=run.identity(config.experiment),
+        checkpoint_seconds=config.checkpoint_seconds,
+    )
+
+
+def tasks_of(config: Config, results: Path = RESULTS) -> Iterator[Task]:
+    """Yield the runs of the grid, seed by seed, so that the first seed is complete first."""
+    return (task_of(config, run, results) for run in config.runs())
+
+
+def backbone_file(config: Config, results: Path = RESULTS) -> Path | None:
+    """Return the file of the config's backbone; None if all parameters are trained."""
+    if config.trainable == "full":
+        return None
+    return results / "backbones" / f"{config.backbone}.safetensors"

@@ -6,24 +6,33 @@ winner. Finished runs are stored, so the same command goes on where it was; addi
 seeds runs what is new and nothing else.
 """
 
+import itertools
 import sys
-import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from fedsdg import files
-from fedsdg.experiment.config import Config
+from fedsdg.config.config import Config
+from fedsdg.config.data_sets import dataset_name
 from fedsdg.errors import hint
-from fedsdg.experiment.configured import axes_of, trial_tasks, with_bounds
-from fedsdg.experiment.grid import prepare, run_all, stopped_with_a_sentence
+from fedsdg.experiment.gate_rate import bounded_space, searched_settings
+from fedsdg.experiment.grid import (
+    deadline_in,
+    pool_of,
+    prepare,
+    run_all,
+    stopped_with_a_sentence,
+)
 from fedsdg.experiment.points import points
 from fedsdg.experiment.progress import Progress
+from fedsdg.experiment.runs import RESULTS, Task, task_of
 from fedsdg.experiment.store import RESULT, store_failure, stored_failure, stored_run
 from fedsdg.experiment.trials import Row, Trial
-from fedsdg.experiment.workers import Failed, environments
+from fedsdg.experiment.workers import Failed
 
 TRIALS = 24
 """Points that are tried of every row, unless the config names another number."""
@@ -41,6 +50,7 @@ CRITERION = (
 def search(
     config: Config,
     output: Path,
+    results: Path = RESULTS,
     *,
     jobs: int = 1,
     only: Sequence[str] = (),
@@ -54,6 +64,7 @@ def search(
     Args:
         config: The config, with a section `search`.
         output: A path that ends in `.json`.
+        results: The folder of backbones and partitions.
         jobs: The number of runs side by side.
         only: Labels of the rows for which runs are started; none: all. Stored runs of the others
             count as well.
@@ -67,19 +78,19 @@ def search(
         GridError: The backbone, a data set or a partition cannot be had.
         Stopped: A signal ended it; what was done is stored.
     """
-    deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    config = with_bounds(config)
+    deadline = deadline_in(minutes)
     first, *others = config.search.seeds
-    rows = _rows(config, first)
+    rows = _rows(config, first, results)
+    labels = [row.label for row in rows]
     for label in only:
-        if label not in (labels := [row.label for row in rows]):
+        if label not in labels:
             raise ValueError(f"--only {label!r}: no row of the search{hint(label, labels)}")
     with Progress("search") as progress, stopped_with_a_sentence(progress):
-        trials = [(row.label, trial) for row in rows for trial in row.trials]
+        trials = [trial for row in rows for trial in row.trials]
         left = _score(config, trials, only, jobs, progress, deadline)
         for row in rows:
-            row.finalists = _finalists(config, row, others)
-        finals = [(row.label, trial) for row in rows for trial in row.finalists if others]
+            row.finalists = _finalists(config, row, others, results)
+        finals = [trial for row in rows for trial in row.finalists if others]
         left += _score(config, finals, only, jobs, progress, deadline)
     if left:
         print(f"search: {left} runs are left; give the same command to go on", file=sys.stderr)
@@ -95,19 +106,20 @@ def search(
     return found
 
 
-def _rows(config: Config, seed: int) -> list[Row]:
+def _rows(config: Config, seed: int, results: Path) -> list[Row]:
     """Return the rows of the config that have a space, with their trials."""
     given = config.search.trials
-    count = TRIALS if isinstance(given, str) else given
+    count = TRIALS if given == "two-stage" else given
     rows = []
     for entry in config.methods:
-        space = axes_of(config, entry.label)
-        if space:
-            row = Row(entry.label, space, [])
-            for number, values in enumerate(points(space, count)):
-                tasks = trial_tasks(config, entry.label, values, seed, share=SHARE)
-                row.trials.append(Trial(number, values, tasks))
-            rows.append(row)
+        space = bounded_space(config, entry)
+        if not space:
+            continue
+        trials = []
+        for number, values in enumerate(points(space, count)):
+            tasks = _tasks(config, entry.label, values, seed, results, share=SHARE)
+            trials.append(Trial(number, values, tasks))
+        rows.append(Row(entry.label, space, trials))
     if not rows:
         raise ValueError(
             "the config has nothing to search; say under search.space which values of which "
@@ -116,25 +128,53 @@ def _rows(config: Config, seed: int) -> list[Row]:
     return rows
 
 
-def _finalists(config: Config, row: Row, seeds: Sequence[int]) -> list[Trial]:
+def _finalists(config: Config, row: Row, seeds: Sequence[int], results: Path) -> list[Trial]:
     """Return the best trials of a row as they run again; with one seed, the best as it is."""
-    best = row.ranked()[: FINALISTS if seeds else 1]
     if not seeds:
-        return best
+        return row.ranked()[:1]
     finalists = []
-    for trial in best:
-        tasks = [
-            task
-            for seed in seeds
-            for task in trial_tasks(config, row.label, trial.parameters, seed, share=1.0)
-        ]
+    for trial in row.ranked()[:FINALISTS]:
+        tasks = []
+        for seed in seeds:
+            tasks += _tasks(config, row.label, trial.parameters, seed, results, share=1.0)
         finalists.append(Trial(trial.number, trial.parameters, tasks))
     return finalists
 
 
+def _tasks(
+    config: Config,
+    label: str,
+    values: Mapping[str, Any],
+    seed: int,
+    results: Path,
+    *,
+    share: float,
+) -> list[Task]:
+    """Return the runs of a trial: its values in every cell that the search counts.
+
+    They are evaluated on validation samples alone, in the last quarter of their rounds, which is
+    what is scored. `share` is that of the rounds of the config.
+    """
+    entry = config.method(label).with_values(values)
+    datasets = map(dataset_name, config.datasets)
+    tasks = []
+    for dataset, setting in itertools.product(datasets, searched_settings(config)):
+        run = config.run(dataset, setting, entry, seed)
+        rounds = max(1, round(share * run.federation.rounds))
+        federation = run.federation.replaced(
+            rounds=rounds,
+            evaluate_at=None,
+            evaluate_from=3 * rounds // 4 + 1,
+            evaluate="validation",
+        )
+        task = task_of(config, run.replaced(federation=federation), results)
+        tasks.append(replace(task, folder=None))
+    return tasks
+
+
 def _score(
     config: Config,
-    trials: Sequence[tuple[str, Trial]],
+    trials: Sequence[Trial],
     only: Sequence[str],
     jobs: int,
     progress: Progress,
@@ -145,24 +185,23 @@ def _score(
     The first trial of every row comes first, then the second: a search that is cut short has tried
     all rows equally often.
     """
-    in_order = sorted(trials, key=lambda labelled: labelled[1].number)
-    runs = [(label, trial, task) for label, trial in in_order for task in trial.tasks]
+    in_order = sorted(trials, key=lambda trial: trial.number)
+    runs = [(trial, task) for trial in in_order for task in trial.tasks]
     if not runs:
         return 0
-    tasks = [task for _, _, task in runs]
-    places = environments(config.training.device, config.training.threads, jobs)
-    keys = prepare(config, tasks, places, progress)
+    pool = pool_of(config, jobs)
+    keys = prepare(config, [task for _, task in runs], pool, progress)
     stored = {key for key in keys if stored_run(key) is not None}
     failures = {key: stored_failure(key) for key in keys if key not in stored}
     errors = {key: sentence for key, sentence in failures.items() if sentence is not None}
     chosen = {
         key: task
-        for key, (label, _, task) in zip(keys, runs, strict=True)
-        if key not in stored and key not in errors and (not only or label in only)
+        for key, (_, task) in zip(keys, runs, strict=True)
+        if key not in stored | errors.keys() and (not only or task.run.method.label in only)
     }
     key_of = {id(task): key for key, task in chosen.items()}
     progress.start(list(chosen.values()), len(stored) + len(errors))
-    with run_all(list(chosen.values()), places, progress, deadline) as outcomes:
+    with run_all(list(chosen.values()), pool, progress, deadline) as outcomes:
         for task, outcome in outcomes:
             key = key_of[id(task)]
             progress.finish(task, outcome.message if isinstance(outcome, Failed) else outcome)
@@ -172,13 +211,13 @@ def _score(
                 store_failure(key, outcome)
                 errors[key] = outcome
             # Otherwise the machine is to blame, and the trial stays open.
-    for key, (_, trial, _) in zip(keys, runs, strict=True):
+    for key, (trial, _) in zip(keys, runs, strict=True):
         if key in errors:
             trial.scores.append(0.0)
             trial.errors.append(errors[key])
         elif key in stored:
             trial.scores.append(_validation_accuracy(key))
-    return sum(key not in errors and key not in stored for key in chosen)
+    return len(chosen.keys() - errors.keys() - stored)
 
 
 def _validation_accuracy(key: str) -> float:

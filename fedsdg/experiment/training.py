@@ -3,30 +3,28 @@
 A run that was killed or stopped goes on from there, and ends as an undisturbed run does.
 """
 
-import contextlib
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import torch
-
 from fedsdg.data.partition import Partition
 from fedsdg.experiment.building import build
-from fedsdg.experiment.machine.gpu import repeatable
+from fedsdg.experiment.gpu import repeatable, threads
+from fedsdg.experiment.interruption import Stopped, stopped_by_signals
 from fedsdg.experiment.material import Material
+from fedsdg.experiment.runs import Task
+from fedsdg.experiment.store import store_folder
 from fedsdg.federation import rounds
 from fedsdg.federation.checkpoints import Checkpoints
+from fedsdg.federation.records import COLUMNS
 from fedsdg.federation.setup import Server, Setup
 from fedsdg.federation.store import ClientStore
 from fedsdg.files.columns import Column
-from fedsdg.experiment.configured import Task
-from fedsdg.experiment.interruption import Stopped, stopped_by_signals
-from fedsdg.experiment.store import store_folder
 
 Progress = Callable[[Mapping[str, Any]], None]
 """Called after each round with its record."""
@@ -164,15 +162,15 @@ def train(
     """
     settings = task.run.training
     folder = store_folder("checkpoints")
-    checkpoints = Checkpoints(folder / key, {"address": key, "config": task.run.to_dict()})
+    checkpoints = Checkpoints(folder / key, {"address": key, "config": task.run.overrides()})
     with (
-        _threads(settings.threads),
+        threads(settings.threads),
         repeatable(material.samples.images.device, tf32=settings.precision == "tf32"),
     ):
         setup = _without_exit(lambda: build(task.run, material, partition, trace=trace))
         # What clients keep lies beside the checkpoints if it is too large for the memory.
         training = Training(setup, *setup.initial(folder), records, Cost())
-        records.columns = setup.declared_columns
+        records.columns = (*setup.declared_columns, *COLUMNS)
         training.restore(checkpoints)
         try:
             _run_rounds(training, checkpoints, task.checkpoint_seconds, progress)
@@ -227,17 +225,6 @@ class _Saver:
             self._complained = True
             return False
         return True
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Let torch compute with so many threads, and with as many as before afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _without_exit(make: Callable[[], Setup]) -> Setup:

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedsdg.experiment.configured import Task
-from fedsdg.experiment.points import Axis, edge, expected_best
+from fedsdg.config.search import Axis
+from fedsdg.experiment.points import edge, expected_best
+from fedsdg.experiment.runs import Task
 
 
 @dataclass

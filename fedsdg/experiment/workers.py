@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,16 @@ class Failed:
     kind: str
     "the name of the exception, or `killed`"
     message: str
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The workers that tasks are given to."""
+
+    environments: Sequence[Mapping[str, str]]
+    "of each worker; as many tasks run side by side"
+    plugins: tuple[str, ...] = ()
+    "files or modules that workers load before their first task"
 
 
 def environments(device: str, threads: int, jobs: int) -> list[dict[str, str]]:
@@ -87,8 +98,9 @@ def visible_gpus() -> list[str]:
 def run_tasks(
     function: Callable[[Task, Note], Any],
     tasks: Iterable[Task],
-    places: Sequence[Mapping[str, str]],
+    pool: Pool,
     on_note: Callable[[Task, Any], None] = lambda *_: None,
+    deadline: float | None = None,
 ) -> Iterator[Iterator[tuple[Task, Any]]]:
     """Yield an iterator over tasks, each with ``function(task, note)`` or with `Failed`.
 
@@ -99,14 +111,16 @@ def run_tasks(
         function: A function of a module, so that workers find it. What it reports with
             ``note(value)`` reaches ``on_note(task, value)`` here.
         tasks: They start in order; one is taken when a worker is free for it.
-        places: The environment of each worker; as many tasks run side by side.
+        pool: The workers.
         on_note: Called with what tasks report.
+        deadline: The time of the monotonic clock after which no task is started.
     """
-    free = [_Worker(environment) for environment in reversed(places)]
+    free = [_Worker(environment, pool.plugins) for environment in reversed(pool.environments)]
     busy: dict[Connection, tuple[_Worker, Task]] = {}
     everyone = list(free)
+    in_time = (task for task in tasks if deadline is None or time.monotonic() < deadline)
     try:
-        yield _outcomes(function, iter(tasks), free, busy, on_note)
+        yield _outcomes(function, in_time, free, busy, on_note)
     finally:
         for worker in everyone:
             worker.ask_to_end(at_work=worker not in free)
@@ -146,8 +160,9 @@ _NO_TASK: Any = object()
 class _Worker:
     """A process that does one task after another, and is replaced when it was killed."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], plugins: tuple[str, ...]) -> None:
         self._environment = environment
+        self._plugins = plugins
         self._process: BaseProcess | None = None
         self._connection: Connection | None = None
 
@@ -168,7 +183,7 @@ class _Worker:
     def _start_process(self) -> Connection:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, self._plugins), daemon=True)
         before = dict(os.environ)
         os.environ.update(self._environment)
         try:
@@ -219,12 +234,17 @@ class _Worker:
         self._process = None
 
 
-def _serve(connection: Connection) -> None:
+def _serve(connection: Connection, plugins: tuple[str, ...]) -> None:
     """Do tasks until the connection ends."""
     # Ctrl-C reaches every process of a terminal; the parent decides, and then terminates.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     threading.Thread(target=_follow_parent, daemon=True).start()
+    if plugins:
+        from fedsdg.config.plugins import load
+
+        for place in plugins:
+            load(place)
 
     def note(value: Any) -> None:
         try:

@@ -53,6 +53,7 @@ def evaluate(view: RoundView) -> None:
     """Evaluate all honest clients after a round, and add to its records.
 
     Clients that never train are evaluated in the last quarter of the rounds, apart from the others.
+    If only validation is asked for, no model sees a test image.
 
     Raises:
         FloatingPointError: A result is not finite.
@@ -65,7 +66,8 @@ def evaluate(view: RoundView) -> None:
     models = evaluation_models(view, downloads, regular, new)
     clients = np.flatnonzero(regular | new)
     lists = _samples_of_clients(setup, clients)
-    members = np.flatnonzero(regular & setup.layout.global_model)
+    has_global = setup.layout.global_model and setup.schedule.evaluate == "everything"
+    members = np.flatnonzero(regular & has_global)
     which = downloads.which[members]
     users = [members[which == number] for number in np.unique(which)]
     first = np.array([some[0] for some in users], dtype=np.int64)
@@ -99,6 +101,8 @@ def evaluate(view: RoundView) -> None:
 def _samples_of_clients(setup: Setup, clients: np.ndarray) -> list[np.ndarray]:
     """Return what clients' models are asked about; images that weigh nothing are left out."""
     data, views = setup.data, setup.test_views
+    if setup.schedule.evaluate == "validation":
+        return [data.val[k] for k in clients]
     return [np.concatenate([data.val[k], data.test[k], views.images(k)]) for k in clients]
 
 
@@ -108,15 +112,21 @@ def _samples_of_server(setup: Setup, users: np.ndarray) -> np.ndarray:
 
 
 def _accuracies(setup: Setup, clients: np.ndarray, given: Answers) -> dict[str, np.ndarray]:
-    """Return accuracies on validation, test and global test samples, [K] each, by column."""
+    """Return accuracies on validation, test and global test samples, [K] each, by column.
+
+    Those on tests are left out if only validation is asked for.
+    """
     data = setup.data
+    everything = setup.schedule.evaluate == "everything"
     val, test, expected = np.full((3, setup.num_clients), np.nan)
     for client, (classes, right, _) in zip(clients, given, strict=False):
         ends = np.cumsum([len(data.val[client]), len(data.test[client])])
         val[client] = right[: ends[0]].mean()
-        test[client] = right[ends[0] : ends[1]].mean()
-        expected[client] = setup.test_views.accuracy(client, classes[ends[1] :])
-    return {"val_accuracy": val, "test_accuracy": test, "expected_accuracy": expected}
+        if everything:
+            test[client] = right[ends[0] : ends[1]].mean()
+            expected[client] = setup.test_views.accuracy(client, classes[ends[1] :])
+    tests = {"test_accuracy": test, "expected_accuracy": expected} if everything else {}
+    return {"val_accuracy": val, **tests}
 
 
 def evaluation_models(
@@ -257,11 +267,15 @@ def means_over_clients(
 
     Args:
         setup: The federation.
-        accuracies: [K] on validation, test and global test samples, by column.
+        accuracies: [K] on validation, test and global test samples, by column; or on validation
+            samples alone.
         regular: bool [K], evaluated clients that may take part.
         new: bool [K], evaluated clients that never do.
         trained: bool [K], clients that have taken part.
     """
+    validation = float(accuracies["val_accuracy"][regular].mean())
+    if "test_accuracy" not in accuracies:
+        return {"val_accuracy": validation}
     sizes = setup.data.test_sizes[regular]
     personal = accuracies["test_accuracy"]
     expected = accuracies["expected_accuracy"]
@@ -269,7 +283,7 @@ def means_over_clients(
         "personal_accuracy": personal[regular].mean(),
         "personal_std": personal[regular].std(),
         "personal_accuracy_weighted": np.average(personal[regular], weights=sizes),
-        "val_accuracy": accuracies["val_accuracy"][regular].mean(),
+        "val_accuracy": validation,
         "expected_accuracy": expected[regular].mean(),
         "expected_std": expected[regular].std(),
     }

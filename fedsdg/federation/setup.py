@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -44,6 +44,8 @@ class Schedule:
     "the first round that may be evaluated"
     evaluate_at: tuple[int, ...] | None = None
     "rounds that are evaluated, in place of `evaluate_every`"
+    evaluate: Literal["everything", "validation"] = "everything"
+    "`validation`: no test accuracy is computed"
     refresh: int = 0
     "epochs in which what is private is trained alone before an evaluation, and then discarded"
 
@@ -152,7 +154,8 @@ class Setup:
     @cached_property
     def declared_columns(self) -> tuple[Column, ...]:
         """The columns of the records beyond those that every run has."""
-        return columns_of(self.rule, self.stopping, self.sharing, *self.conditions, *self.observers)
+        parts = (*self.conditions, self.stopping, self.sharing, *self.observers, self.rule)
+        return columns_of(*parts)
 
     @cached_property
     def compute(self) -> Compute | None:
