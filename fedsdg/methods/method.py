@@ -14,7 +14,7 @@ from fedsdg.aggregation.types import Rule
 from fedsdg.federation.data_sharing import DataSharing
 from fedsdg.federation.personalisation import Alternating, FrozenA, Personalisation, Shared
 from fedsdg.federation.stopping import Inexactness
-from fedsdg.federation.terms import Term
+from fedsdg.federation.terms import PrivatePenalty, Term
 from fedsdg.parts import Part, parameters, with_parameters
 
 
@@ -44,10 +44,6 @@ class Method:
     "which data leave their clients"
     optimiser: str | None = None
     "the optimiser that it prescribes; None: that of the config"
-    undecayed: bool = False
-    "whether it forbids weight decay"
-    needs_adapters: bool = False
-    "whether it treats the factors of adapters apart, so that it cannot train all parameters"
     heads_apart: bool = False
     "whether the server's models, if there are several, start with different heads"
     training: Mapping[str, Any] = field(default_factory=dict)
@@ -92,6 +88,17 @@ class Method:
     def terms(self) -> tuple[Term, ...]:
         """All terms of the objective beside the cross-entropy, in their order."""
         return (*self.personalisation.terms, *self.objective)
+
+    @property
+    def undecayed(self) -> bool:
+        """Whether it forbids weight decay, since a term of its own takes the place."""
+        return any(isinstance(term, PrivatePenalty) for term in self.terms)
+
+    @property
+    def needs_adapters(self) -> bool:
+        """Whether it treats parts of adapters apart, so that it cannot train all parameters."""
+        given = self.personalisation.adapters
+        return not given.keys() <= {"head", "local"} or given.get("head") in ("gated", "residual")
 
     @property
     def personal(self) -> bool:
