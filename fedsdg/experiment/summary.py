@@ -1,0 +1,89 @@
+"""The summary of an experiment: the tables of its runs, and all else that its pages need."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedsdg.config.config import Config
+from fedsdg.config.data_sets import dataset_name
+from fedsdg.config.facts import config_facts, method_facts
+from fedsdg.files import read_json
+from fedsdg.files.places import ANY_RUN, DIVISION, RECORD, SEARCH, filled, split_setting
+
+
+def write_summary(
+    runs: Path, output: Path, config: Config | None = None, search: Path | None = None
+) -> None:
+    """Gather the runs of an experiment, and copy what its pages need.
+
+    Args:
+        runs: ``results/runs/{experiment}``.
+        output: The folder of the summary.
+        config: The experiment; without one every run that is there counts.
+        search: What a search of hyper-parameters found; None: what ``search_file`` names.
+
+    Raises:
+        FileNotFoundError: There is no run.
+        ValueError: The folder holds another experiment, or a file of a run is damaged.
+    """
+    from fedsdg.analysis.gather import summarise
+    from fedsdg.analysis.render import USUAL, add_pages
+
+    if config is None:
+        folders = sorted(folder for folder in runs.glob(ANY_RUN) if folder.is_dir())
+        summarise(folders, output, _recorded_facts(folders), search=search)
+        return
+    if runs.name != config.experiment:
+        raise ValueError(
+            f"{runs} holds no runs of {config.experiment!r}; name results/runs/"
+            f"{config.experiment}, or another config"
+        )
+    folders = [runs / run.folder for run in config.runs()]
+    search = search or search_file(config.experiment)
+    summarise(folders, output, config_facts(config), search=search)
+    tables = USUAL["tables"] if config.tables is None else config.tables
+    figures = USUAL["figures"] if config.figures is None else config.figures
+    add_pages(output, tables, figures)
+    _copy_partitions(config, runs.parent.parent, output)
+
+
+def search_file(experiment: str) -> Path | None:
+    """Return what a search found of an experiment: here, or else for its record."""
+    record = filled(RECORD, experiment=experiment) / "search.json"
+    files = (filled(SEARCH, experiment=experiment), record)
+    return next((file for file in files if file.is_file()), None)
+
+
+def _recorded_facts(folders: list[Path]) -> dict[str, Any]:
+    """Return the facts on the methods of runs, by label; of a failed run the label may be all."""
+    facts: dict[str, Any] = {}
+    for folder in folders:
+        file = folder / "result.json"
+        result = read_json(file) if file.is_file() else {}
+        label = folder.parent.name
+        parameters = result.get("config", {}).get("parameters", {})
+        if "method" in result or label not in facts:
+            kind = result.get("method", label)
+            facts[label] = method_facts(label, kind, parameters, result.get("title", ""))
+    return facts
+
+
+def _copy_partitions(config: Config, results: Path, output: Path) -> None:
+    """Copy the partitions of the first seed, as far as they are there."""
+    shutil.rmtree(output / "partitions", ignore_errors=True)
+    for place in dict.fromkeys(_partitions(config)):
+        if (results / place).is_file():
+            (output / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(results / place, output / place)
+
+
+def _partitions(config: Config) -> Iterator[str]:
+    seed = min(config.seeds) if config.partition_seed is None else config.partition_seed
+    names = {"clients": config.federation.clients, "seed": seed}
+    for dataset in map(dataset_name, config.datasets):
+        for setting in config.settings:
+            skew, _ = split_setting(setting)
+            yield "partitions/" + DIVISION.format(dataset=dataset, skew=skew, **names)
