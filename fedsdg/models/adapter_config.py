@@ -72,6 +72,9 @@ class AdapterConfig(AdapterSettings):
     alternate: bool = False
     """B trains and is sent in the first round, A in the second, and so on in turns (RoLoRA); B
     first, for with B = 0 an A has no gradient"""
+    own: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """patterns of the names of communicated parameters that every client keeps for itself, such as
+    `*.bias`; then there is no global model"""
     local: bool = False
     "every parameter is private and d = 0 (`local-only`)"
 

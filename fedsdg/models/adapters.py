@@ -93,11 +93,12 @@ def adapter_layout(architecture: Architecture, num_classes: int, config: Adapter
     Communicated: `{layer}.lora_A` [r, in] and `{layer}.lora_B` [out, r] of every adapted layer,
     then `head.weight` [classes, dim] and `head.bias` [classes].
 
-    Private, in this order: frozen A and private B; a private or frozen head; A and B of the private
-    branch, or weight and bias of a gated or residual private head, each under its name with
-    `_private`; the logits of the gates, scalars. A private B or head keeps its name and the
-    learning rate of the communicated one. With `local` all communicated parameters are private.
-    With `private_block` the other blocks have neither a private branch nor a logit.
+    Private, in this order: a client's own B, head and parameters named by `own`; frozen A; a frozen
+    head; A and B of the private branch, or weight and bias of a gated or residual private head,
+    each under its name with `_private`; the logits of the gates, scalars. A client's own B or head
+    keeps the name and the learning rate of the communicated one. With `local` all communicated
+    parameters are private. With `private_block` the other blocks have neither a private branch nor
+    a logit.
 
     Args:
         architecture: of the backbone.
@@ -125,7 +126,7 @@ def adapter_layout(architecture: Architecture, num_classes: int, config: Adapter
             moved.append(a.frozen())
         else:
             shared.append(a)
-        (moved if config.factor_b == "private" else shared).append(b)
+        shared.append(b)
         if config.branch == "none" or only not in (None, block):
             continue
         if config.private_subspace == "own":
@@ -147,10 +148,12 @@ def adapter_layout(architecture: Architecture, num_classes: int, config: Adapter
             logits[HEAD_GATE] = ParameterSpec(HEAD_GATE, (), "gate")
     turns = (".lora_B", ".lora_A") if config.alternate else ()
     if config.head == "frozen":
-        head = tuple(spec.frozen() for spec in head)
-    if config.head in ("private", "frozen"):
-        return Layout(tuple(shared), (*moved, *head, *private, *logits.values()), turns)
-    return Layout((*shared, *head), (*moved, *private, *logits.values()), turns)
+        moved += [spec.frozen() for spec in head]
+    else:
+        shared += head
+    layout = Layout(tuple(shared), (*moved, *private, *logits.values()), turns)
+    own = {"*.lora_B": config.factor_b, "head.*": config.head}
+    return layout.with_own(*config.own, *(name for name in own if own[name] == "private"))
 
 
 def adapter_values(

@@ -6,6 +6,7 @@ view of that matrix, so a client's update is ready for the server without a copy
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import re
 import warnings
@@ -15,6 +16,8 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from torch import Tensor
+
+from fedsdg.errors import hint
 
 # torch prefers gradients without gaps; these are columns of one matrix on purpose.
 warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
@@ -65,6 +68,28 @@ class Layout:
     turns: tuple[str, ...] = ()
     """suffixes of communicated parameters that train in turns, one suffix a round; all other
     parameters train in every round"""
+
+    def with_own(self, *patterns: str) -> Layout:
+        """Return the layout in which every client keeps some parameters for itself.
+
+        They move from the communicated row to the start of the private one, and keep their names
+        and their learning rate.
+
+        Args:
+            *patterns: of their names, such as `*.bias`.
+
+        Raises:
+            ValueError: no communicated parameter has such a name.
+        """
+        specs = {spec.name: spec for spec in self.communicated}
+        own: set[str] = set()
+        for pattern in patterns:
+            matches = fnmatch.filter(specs, pattern)
+            if not matches:
+                raise ValueError(f"no parameter is called {pattern!r}{hint(pattern, specs)}")
+            own.update(matches)
+        kept = tuple(specs.pop(name) for name in [*specs] if name in own)
+        return Layout(tuple(specs.values()), (*kept, *self.private), self.turns)
 
     def of_round(self, *rounds: int) -> Layout:
         """Return the layout of a round, counted from 1.

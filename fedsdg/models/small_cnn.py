@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ def cnn_layout(
     *,
     local: bool = False,
     head: Literal["shared", "private", "frozen"] = "shared",
+    own: Sequence[str] = (),
 ) -> Layout:
     """Return names, shapes and order of the parameters.
 
@@ -52,6 +53,7 @@ def cnn_layout(
         num_classes: outputs of the head.
         local: every parameter is private.
         head: a private or frozen head moves to the private row under its name.
+        own: patterns of further names that move there; see `Layout.with_own`.
 
     Returns:
         The layout.
@@ -75,12 +77,9 @@ def cnn_layout(
         body.append(ParameterSpec(f"{layer}.bias", shape[:1], "shared"))
     if local:
         return Layout((), tuple(body))
-    if head == "shared":
-        return Layout(tuple(body), ())
-    moved = body[-2:]
     if head == "frozen":
-        moved = [spec.frozen() for spec in moved]
-    return Layout(tuple(body[:-2]), tuple(moved))
+        return Layout(tuple(body[:-2]), tuple(spec.frozen() for spec in body[-2:])).with_own(*own)
+    return Layout(tuple(body), ()).with_own(*own, *(["head.*"] if head == "private" else []))
 
 
 class SmallCnn(ClientModel):
@@ -93,19 +92,11 @@ class SmallCnn(ClientModel):
     Args:
         architecture: of the images.
         num_classes: outputs of the head.
-        local: see `cnn_layout`.
-        head: see `cnn_layout`.
+        **options: see `cnn_layout`.
     """
 
-    def __init__(
-        self,
-        architecture: CnnArchitecture,
-        num_classes: int,
-        *,
-        local: bool = False,
-        head: Literal["shared", "private", "frozen"] = "shared",
-    ) -> None:
-        self.layout = cnn_layout(architecture, num_classes, local=local, head=head)
+    def __init__(self, architecture: CnnArchitecture, num_classes: int, **options: Any) -> None:
+        self.layout = cnn_layout(architecture, num_classes, **options)
 
     def initial_values(self, generator: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Draw weights and biases as torch's layers start: uniform(±1/√fan_in)."""
