@@ -44,6 +44,7 @@ class Material:
         own_data = ("size", "channels", "fit") if "classes" in facts else ()
         backbone = None if self.backbone is None else {"name": name, "sha256": self.backbone.sha256}
         return {
+            "data": self.data.sha256,
             "classes": list(facts.get("classes", ())),
             "stored": {key: facts[key] for key in own_data if key in facts},
             "images": {

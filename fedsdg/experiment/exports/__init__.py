@@ -1,1 +1,0 @@
-"""The models of a run, as other libraries read them."""
