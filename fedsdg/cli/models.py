@@ -1,0 +1,294 @@
+"""Commands for partitions, backbones, the models that a run kept, and files of clients."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from fedsdg.cli.command import Count, Laid, answer, remark, require_writable
+
+if TYPE_CHECKING:
+    from fedsdg.data.sources import Source
+
+
+def partition(
+    *,
+    laid: Laid,
+    dataset: str,
+    skew: str,
+    output: Sequence[Path],
+    clients: Count | None = None,
+    seed: Sequence[int] = (),
+) -> None:
+    """Divide a data set among clients, once for each seed.
+
+    Args:
+        laid: the config that the options describe
+        dataset: of the config, or any that the benchmark knows
+        skew: such as dirichlet~0.05, classes~2, iid
+        output: one file a seed, in their order
+        clients: default: the config's
+        seed: default: the config's
+
+    Example:
+        fedsdg partition --dataset digits --skew dirichlet~0.1 --seed 0 --output shares.parquet
+    """
+    config = laid.load()
+    seeds = seed or config.seeds
+    if len(set(output)) != len(seeds) or len(output) != len(seeds):
+        raise ValueError(
+            f"--output names {len(set(output))} different file(s), but there are {len(seeds)} "
+            "seeds; name one file a seed, in their order"
+        )
+    require_writable(*output, kind="file")
+    (source,) = _sources(laid, [dataset])
+    from fedsdg.data.partition import partition_clients
+    from fedsdg.data.partition_files import write_partition
+    from fedsdg.data.skew import parse_skew
+    from fedsdg.experiment.material import load_images
+
+    images = load_images(source)
+    count = clients or int(config.federation.clients)
+    for number, file in zip(seeds, output, strict=True):
+        made = partition_clients(images, count, parse_skew(skew), number, config.partition)
+        write_partition(made, file)
+        sizes = made.counts(made.split, 3).sum(1)
+        print(
+            f"{file}: {made.num_clients} clients with {sizes.min()} to {sizes.max()} samples after "
+            f"{made.facts['attempts']} draw(s)"
+        )
+    for note in images.notes:
+        print(f"{images.name}: {note}")
+    if untrained := made.untrained_classes():
+        print(f"classes that no client trains on: {', '.join(untrained)}")
+    if left := made.facts.get("natural"):
+        print(
+            f"left out: {left['too_small']} clients with fewer than "
+            f"{config.partition.min_samples} samples and {left['not_drawn']} that were not drawn, "
+            f"{left['samples_left_out']} samples"
+        )
+
+
+def pretrain(
+    *, laid: Laid, output: Path, backbone: str | None = None, recorded: bool = False
+) -> None:
+    """Make a backbone as the config describes it.
+
+    Args:
+        laid: the config that the options describe
+        output: where it goes; facts on it lie beside it as JSON
+        backbone: default: the config's
+        recorded: take the record's where it has this one, unless FEDSDG_PRETRAIN=1
+
+    Example:
+        fedsdg pretrain --config smoke --output small.safetensors
+    """
+    from fedsdg.errors import hint
+
+    config = laid.load()
+    name = backbone or config.backbone
+    if name not in config.backbones:
+        close = hint(name, config.backbones)
+        raise ValueError(f"backbone {name!r} is not described under backbones{close}")
+    require_writable(output, kind="file")
+    from fedsdg.experiment import backbones
+
+    seconds = config.checkpoint_seconds
+    recipe = config.backbones[name]
+    backbones.backbone(name, recipe, output, checkpoint_seconds=seconds, recorded=recorded)
+
+
+def export(
+    run: Path,
+    *,
+    output: Path | None = None,
+    client: Sequence[int] = (),
+    backbone: Path | None = None,
+) -> None:
+    """Write a run's models for peft and timm, each with a card.
+
+    Args:
+        run: folder of a run that kept its models: training.save
+        output: default: models, in the run's folder
+        client: these alone (default: all there are)
+        backbone: default: results/backbones/<backbone>.safetensors
+
+    Example:
+        fedsdg run --method fedsdg --skew dirichlet~1.0 --set training.save=last --output mine
+        fedsdg export mine
+    """
+    require_writable(output or run)
+    from fedsdg.experiment import export
+
+    done = export.export(run, output, client or None, backbone)
+    for text in done.remarks:
+        remark(text)
+    print(f"{done.folder}: {', '.join(done.names)}")
+
+
+def evaluate(
+    model: Path,
+    *,
+    laid: Laid,
+    data: Sequence[str] = (),
+    partition: Path | None = None,
+    backbone: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Say how well an exported model does on data sets.
+
+    Args:
+        model: folder of a model that `fedsdg export` wrote
+        laid: the config that the options describe
+        data: data sets, of the benchmark or of --config (default: all of --config)
+        partition: only images that no client of this partition holds
+        backbone: of adapters: results/backbones/<backbone>.safetensors
+        json: print JSON
+
+    Example:
+        fedsdg evaluate mine/models/global --data digits
+    """
+    if not (data or laid.words()):
+        raise ValueError(
+            "name data sets with --data, or a config that describes yours with --config"
+        )
+    sources = _sources(laid, data)
+    from fedsdg.experiment.evaluate import evaluate
+
+    results = list(evaluate(model, sources, backbone, partition))
+    lines = [
+        f"{one.dataset}: accuracy {one.accuracy:.4f}, loss {one.loss:.4f} on {one.images} images "
+        f"({one.samples}){f'; {one.chance}' if one.chance else ''}"
+        for one in results
+    ]
+    answer(json, [vars(one) for one in results], lines)
+
+
+def _sources(laid: Laid, names: Sequence[str]) -> list[str | Source]:
+    """Return the data sets of these names, of the config or beyond it; by default the config's."""
+    from fedsdg.config.data_sets import dataset_name
+
+    config = laid.load()
+    for name in names:
+        config = config.including(None, name, None)
+    return [one for one in config.datasets if not names or dataset_name(one) in names]
+
+
+def aggregate(
+    *,
+    rule: str,
+    global_: Path,
+    clients: Sequence[str],
+    out: Path,
+    overwrite: bool = False,
+    report: Path | None = None,
+    num_samples: Path | None = None,
+    num_batches: Path | None = None,
+    on_nonfinite: Literal["raise", "drop"] = "raise",
+    buffers: Literal["largest", "global", "refuse"] = "largest",
+    memory: int = 256,
+    client_samples: Path | None = None,
+    num_clients: int | None = None,
+    upload: Sequence[str] = (),
+    state: Path | None = None,
+    state_out: Path | None = None,
+    round: Count = 1,
+) -> None:
+    r"""Aggregate clients' safetensors files into one, in little memory.
+
+    Args:
+        rule: a name (fedsdg, fedavg, krum, …) or a row of a config: '{type: krum, f: 2}'
+        global_: the global parameters
+        clients: the clients' parameters, a file each, with the tensors of the global file
+        out: where the result goes
+        overwrite: replace files that exist
+        report: write weights and diagnostics here, as JSON, and not to standard output
+        num_samples: JSON: samples by client file ({"a.safetensors": 120, …}; by folder if files
+            have equal names) or in their order; default: num_samples of the files' metadata
+        num_batches: JSON: as --num-samples, local steps per epoch ('{type: fedavg, weights:
+            batches}'); default: num_batches of the files' metadata
+        on_nonfinite: whether a client with NaN or infinity is an error or left out
+        buffers: integer and boolean tensors: the largest client value, the global one, or an error
+        memory: MiB for the blocks read at a time
+        client_samples: JSON: the list of the samples of all clients of the federation (for cgsv)
+        num_clients: of the federation (for scaffold)
+        upload: NAME=FOLDER: further uploads, in files named as the clients' (control=FOLDER for
+            scaffold)
+        state: what --state-out wrote in the last round
+        state_out: where the state for the next round goes
+        round: the number of this round
+
+    Example:
+        fedsdg aggregate --rule fedavg --global global.safetensors \
+          --clients clients/*.safetensors --out new.safetensors
+    """
+    from fedsdg.aggregation import files
+    from fedsdg.aggregation.file_clients import upload_files
+    from fedsdg.experiment.interruption import Stopped, stopped_by_signals
+    from fedsdg.files import write_json
+
+    given = {
+        "num_samples": num_samples,
+        "num_batches": num_batches,
+        "client_samples": client_samples,
+    }
+    counts = {name: file for name, file in given.items() if file is not None}
+    folders = dict(map(_named_folder, upload))
+    uploads = {name: upload_files(folder, clients) for name, folder in folders.items()}
+    targets = [file for file in (out, state_out) if file is not None]
+    for target in targets:
+        files.check_not_read(target, [*counts.values()])
+    if report is not None:
+        files.check_target(report, overwrite=overwrite)
+        read = [global_, *clients, *counts.values()]
+        files.check_not_read(report, sum(uploads.values(), [*targets, *read]))
+    try:
+        with stopped_by_signals():
+            result = files.aggregate_files(
+                _rule(rule),
+                global_,
+                clients,
+                out,
+                **{name: files.read_counts(file) for name, file in counts.items()},
+                num_clients=num_clients,
+                uploads=uploads,
+                round=round,
+                state=files.read_state(state) if state is not None else None,
+                state_out=state_out,
+                on_nonfinite=on_nonfinite,
+                buffers=buffers,
+                overwrite=overwrite,
+                memory=memory << 20,
+            )
+    except Stopped as stop:
+        sentence = "stopped: no file is left in part; the same command begins anew"
+        raise Stopped(stop.args[0], sentence) from None
+    facts = {"global": str(global_), "out": str(out), **result.report()}
+    if report is None:
+        answer(True, facts, [])
+    else:
+        write_json(report, facts)
+
+
+def _named_folder(text: str) -> tuple[str, str]:
+    name, _, folder = text.partition("=")
+    if not (name and folder):
+        raise ValueError(f"--upload {text!r} is not of the form NAME=FOLDER")
+    return name, folder
+
+
+def _rule(text: str) -> Any:
+    """Return a rule as a config has it: a name, or a row such as {type: krum, f: 2}."""
+    from fedsdg.files.yaml_text import read_yaml
+
+    row: Any = None
+    with contextlib.suppress(ValueError):
+        row = read_yaml(text, "--rule")
+    if not isinstance(row, str | dict):
+        raise ValueError(f"--rule {text!r} is neither a name nor a row {{type: …}}")
+    for key, value in row.items() if isinstance(row, dict) else ():
+        with contextlib.suppress(ValueError):  # YAML takes 1e-8 for a text.
+            row = {**row, key: float(value) if isinstance(value, str) else value}
+    return row
