@@ -31,7 +31,6 @@ SHIPPED = (
     "config/**/*.yaml",
     "profiles/*/config.yaml",
     "workflow/Snakefile",
-    "workflow/*/*.*",
     *(f"results/reference/{arena}/{files}" for arena in ARENAS for files in OF_ARENA),
     "results/reference/backbones/*",
     "results/reference/*.json",

@@ -19,7 +19,7 @@ from benchmarks.federations import MODELS, federation
 from benchmarks.floor import product_work
 from benchmarks.plain_loop import PlainLoop
 from benchmarks.timing import LIMIT, OURS, finished, one_thread, take_turns
-from fedsdg.experiment.machine.gpu import repeatable
+from fedsdg.experiment.gpu import repeatable
 from fedsdg.federation.clients import draw_cohort
 
 

@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from fedsdg.config.config import Config
+from fedsdg.config.layers import load
 from fedsdg.data.datasets import ImageData
+from fedsdg.data.partition import partition_clients
+from fedsdg.data.skew import parse_skew
 from fedsdg.experiment.building import build
-from fedsdg.experiment.config import Config
-from fedsdg.experiment.config_files import load_config
-from fedsdg.experiment.machine.gpu import repeatable
-from fedsdg.experiment.material import make_partition, prepare_material
+from fedsdg.experiment.gpu import repeatable
+from fedsdg.experiment.material import load_images, prepare_material
 from fedsdg.federation.rounds import RoundRecord, run
 from fedsdg.federation.setup import Server, Setup
 from fedsdg.federation.store import ClientStore
@@ -45,12 +47,12 @@ class Model(NamedTuple):
     @property
     def config(self) -> Config:
         """The config of the federation."""
-        return load_config([CONFIG], self.settings)
+        return load([CONFIG], self.settings)
 
-    def data(self) -> str | ImageData:
-        """Return the name of a data set, or random images."""
+    def data(self) -> ImageData:
+        """Return digits or random images."""
         if not self.random_images:
-            return "digits"
+            return load_images("digits")
         draw = np.random.default_rng(0)
         pixels = draw.integers(0, 256, (RANDOM_IMAGES, 32, 32, 3), dtype=np.uint8)
         labels = draw.integers(0, RANDOM_CLASSES, RANDOM_IMAGES)
@@ -101,7 +103,7 @@ def federation(name: str, method: str, device: str = "cpu", **training: str) -> 
     model = MODELS[name]
     training |= {"device": device}
     settings = [f"training.{key}={value}" for key, value in training.items()]
-    config = load_config([CONFIG], (*model.settings, *settings))
+    config = load([CONFIG], (*model.settings, *settings))
     given = config.run("digits", model.skew, config.method(method), 0)
     setup = build(given, *_prepared(name, device))
     schedule = replace(setup.schedule, rounds=NEVER, evaluate_every=NEVER)
@@ -118,7 +120,8 @@ def _prepared(name: str, device: str) -> tuple[Any, Any]:
         backbone = build_backbone(model.architecture)
     frozen = freeze(backbone.to(device), model.architecture, name, {})
     data, config = model.data(), model.config
-    partition = make_partition(data, model.skew, 0, config.federation.clients, config.partition)
+    skew = parse_skew(model.skew)
+    partition = partition_clients(data, int(config.federation.clients), skew, 0, config.partition)
     return prepare_material(data, frozen, device), partition
 
 
