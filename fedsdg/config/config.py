@@ -275,7 +275,7 @@ class Config(Part):
         Raises:
             ConfigError: The config has a search for the entry, whose values are not there yet.
         """
-        if entry.label in self._untuned:
+        if entry.label in self._untuned and any(entry is own for own in self.methods):
             raise ConfigError(
                 f"has no tuned values in {self.tuned[-1]}; make them with 'fedsdg search --only "
                 f"{entry.label}' and this config, or set eta_g in its entry",
