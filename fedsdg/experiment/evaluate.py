@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fedsdg.data.datasets import ImageData
 from fedsdg.data.images import Pictures
 from fedsdg.data.partition_files import read_partition
 from fedsdg.experiment import chance
-from fedsdg.experiment.export import FACTS, WEIGHTS, load_backbone
+from fedsdg.experiment.export import CONFIG, FACTS, WEIGHTS, load_backbone
 from fedsdg.federation.accuracy import class_weights
 from fedsdg.federation.conditions.difference import View
 from fedsdg.models.portable import HEAD
@@ -69,56 +70,58 @@ def evaluate(
             none that the client holds.
     """
     facts = files.read_json(folder / FACTS) if (folder / FACTS).is_file() else {}
-    scores, count, shape = _loaded(folder, facts, backbone)
-    client = facts.get("client")
+    scores, images, count = _loaded(folder, facts, backbone)
+    if not count:
+        raise ValueError(f"the model in {folder} has no head, so that it gives no classes")
+    client = facts.get("client") or {}
     for data in datasets:
         _require_classes(folder, data, count, facts.get("classes"))
         numbers, words = _samples(data, facts, partition)
         labels = data.labels[numbers]
-        stored = data.images[numbers]
-        weights = np.full(len(numbers), 1 / len(numbers))
-        targets = labels
-        if client:
-            words += ", as the client sees it"
-            held = client["held"] and np.array(client["held"])
-            weights = class_weights(held, labels)
-            targets = np.array(client["labels"])[labels]
-            stored = View(**client["view"])(stored, numbers) if client["view"] else stored
+        targets = np.array(client["labels"])[labels] if client else labels
+        held = np.array(client["held"]) if client.get("held") else None
+        weights = class_weights(held, labels)
         counts = weights > 0
-        pictures = Pictures(stored, **shape)
-        images = torch.from_numpy(pictures.prepared(stored[counts]))
+        stored = data.images[numbers[counts]]
+        if client.get("view"):
+            stored = View(**client["view"])(stored, numbers[counts])
+        prepared = torch.from_numpy(Pictures(stored, **images).prepared(stored))
         with torch.no_grad():
-            found = torch.cat([scores(part) for part in images.split(1024)])
+            found = torch.cat([scores(part) for part in prepared.split(1024)])
         truth = torch.from_numpy(targets[counts])
         losses = torch.nn.functional.cross_entropy(found, truth, reduction="none")
-        right = (found.argmax(1) == truth).numpy()
-        accuracy = float(weights[counts] @ right)
+        accuracy = float(weights[counts] @ (found.argmax(1) == truth).numpy())
         yield Evaluation(
             dataset=data.name,
             metric="accuracy" if client else "accuracy_shared",
             accuracy=accuracy,
             loss=float(weights[counts] @ losses.double().numpy()),
-            images=int(counts.sum()),
-            samples=words,
-            chance=chance.remark(accuracy, labels, client and client["held"]),
+            images=len(stored),
+            samples=f"{words}, as the client sees it" if client else words,
+            chance=chance.remark(accuracy, labels, held),
         )
 
 
-def _require_classes(folder: Path, data: ImageData, count: int, names: Any) -> None:
+def _require_classes(
+    folder: Path, data: ImageData, count: int, names: Sequence[str] | None
+) -> None:
+    remedy = "choose data of the same classes"
     if data.num_classes != count:
         raise ValueError(
             f"the model in {folder} tells {count} classes apart, but {data.name} has "
-            f"{data.num_classes}; choose data of the same classes"
+            f"{data.num_classes}; {remedy}"
         )
-    for number, (ours, theirs) in enumerate(zip(names or (), data.classes or (), strict=False)):
-        if ours != theirs:
+    for number, (known, name) in enumerate(zip(names or (), data.classes or (), strict=False)):
+        if known != name:
             raise ValueError(
-                f"class {number} of the model in {folder} is {ours!r}, but of {data.name} "
-                f"{theirs!r}; choose data of the same classes"
+                f"class {number} of the model in {folder} is {known!r}, but of {data.name} "
+                f"{name!r}; {remedy}"
             )
 
 
-def _samples(data: ImageData, facts: Any, partition: Path | None) -> tuple[np.ndarray, str]:
+def _samples(
+    data: ImageData, facts: Mapping[str, Any], partition: Path | None
+) -> tuple[np.ndarray, str]:
     """Return sample numbers and, in words, which they are."""
     if partition is not None:
         numbers = read_partition(partition, data.sha256).global_test()
@@ -130,40 +133,36 @@ def _samples(data: ImageData, facts: Any, partition: Path | None) -> tuple[np.nd
     return np.arange(len(data.labels)), "all images, for it has no test set of its own"
 
 
+Scores = Callable[[Tensor], Tensor]
+"""From prepared images [B, channels, size, size] to scores [B, C]."""
+
+
 def _loaded(
-    folder: Path, facts: Any, file: Path | None
-) -> tuple[Callable[[Tensor], Tensor], int, dict[str, Any]]:
-    """Return the scores of prepared images, the number of classes, and how images are prepared."""
+    folder: Path, facts: Mapping[str, Any], file: Path | None
+) -> tuple[Scores, dict[str, Any], int]:
+    """Return a model's scores, what images it takes, and the number C of its classes."""
     if (folder / models.PEFT_CONFIG).is_file():
         return _adapted(folder, facts, file)
-    if not (folder / WEIGHTS).is_file():
+    if not (folder / WEIGHTS).is_file() or "images" not in facts:
         raise FileNotFoundError(
-            f"{folder} holds no model: neither {models.PEFT_CONFIG} nor {WEIGHTS} is there; name a "
-            "folder that 'fedsdg export' wrote"
+            f"{folder} holds no model: neither {models.PEFT_CONFIG}, nor {WEIGHTS} with {FACTS}; "
+            "name a folder that 'fedsdg export' wrote"
         )
-    if "images" not in facts:
-        raise ValueError(f"{folder} has no {FACTS} that says what its model takes; export it again")
-    scores: Callable[[Tensor], Tensor]
-    if (folder / "config.json").is_file():
+    if (folder / CONFIG).is_file():
         models.declare_torchvision_operators()
         import timm
 
         network: Any = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-        scores, count = network, network.num_classes
-    else:
-        weights = safetensors.torch.load_file(folder / WEIGHTS)
-        count = len(weights.get(HEAD[1], ()))
-
-        def scores(images: Tensor) -> Tensor:
-            return models.cnn_scores(weights, images)
-
-    return scores, _with_head(count, folder), facts["images"]
+        return network, facts["images"], network.num_classes
+    weights = safetensors.torch.load_file(folder / WEIGHTS)
+    scores = partial(models.cnn_scores, weights)
+    return scores, facts["images"], len(weights.get(HEAD[1], ()))
 
 
 def _adapted(
-    folder: Path, facts: Any, file: Path | None
-) -> tuple[Callable[[Tensor], Tensor], int, dict[str, Any]]:
-    """Return what `_loaded` does of adapters, merged into their backbone."""
+    folder: Path, facts: Mapping[str, Any], file: Path | None
+) -> tuple[Scores, dict[str, Any], int]:
+    """Return what `_loaded` does, of adapters that are merged into their backbone."""
     if facts.get("backbone"):
         backbone = load_backbone(facts["backbone"], file)
     elif file is not None:
@@ -175,23 +174,12 @@ def _adapted(
         )
     adapters = models.load_peft(folder)
     shape = backbone.architecture
-    network = models.build_backbone(shape, num_classes=_with_head(adapters.num_classes, folder))
+    network = models.build_backbone(shape, num_classes=adapters.num_classes).eval()
     try:
         network.load_state_dict(adapters.merged(backbone.model.state_dict()))
     except (KeyError, RuntimeError) as error:
         raise ValueError(
-            f"the checkpoint in {folder} is for another backbone than {backbone.name}: {error}"
+            f"the adapters in {folder} are for another backbone than {backbone.name}: {error}"
         ) from error
-    images = {
-        "size": shape.image_size,
-        "channels": shape.channels,
-        "mean": shape.mean,
-        "std": shape.std,
-    }
-    return network.eval(), adapters.num_classes, images
-
-
-def _with_head(count: int, folder: Path) -> int:
-    if not count:
-        raise ValueError(f"the model in {folder} has no head, so that it gives no classes")
-    return count
+    images = {key: getattr(shape, key) for key in ("channels", "mean", "std")}
+    return network, {"size": shape.image_size, **images}, adapters.num_classes
