@@ -51,7 +51,6 @@ def main() -> None:
     if any(os.path.lexists(PLACE / name) for name in FILES):
         sys.exit(f"slurm-demo leaves the files in {PLACE} alone; remove them or use that SLURM")
     folder = Path(tempfile.mkdtemp(prefix="fedsdg-slurm."))
-    folder.chmod(0o755)
     try:
         start(folder)
         running = workflow(folder, "slurm", f"--workflow-profile={ROOT}/profiles/slurm", *SQUEUE)
