@@ -7,21 +7,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fedsdg.errors import hint
 from fedsdg.files import atomic_path, require_unchanged
 from fedsdg.files.columns import Column
 
-#: The version of what the columns mean, in every file of records; files from before have none, and
-#: are of the first. It rises where a column gets another name or another meaning.
 FORMAT = 1
+"""The version of what the columns mean, in every file of records; files without one have the first.
+It rises when a column gets another name or another meaning."""
 _KEY = b"fedsdg.format"
-#: How many rows a row group has, which is what pyarrow takes.
 ROWS_OF_A_GROUP = 1024 * 1024
+"""Rows of a row group, pyarrow's own number."""
 
-#: The types of columns, by their names in the declarations.
 _KINDS = {
     "int32": pa.int32(),
     "int64": pa.int64(),
@@ -31,8 +29,8 @@ _KINDS = {
     "binary": pa.binary(),
 }
 
-# A row of each table: the columns that every run has, below each what it means. Whoever fills a
-# further column declares it (``files/columns.py``).
+# A row of each table: the columns that every run has, and below each what it means. A part that
+# fills a further column declares it (``files/columns.py``).
 
 
 class Round:
@@ -187,10 +185,10 @@ def columns_in(row: type) -> list[tuple[str, pa.DataType]]:
 ROUNDS_SCHEMA = pa.schema([*columns_in(Round), *columns_in(Evaluation)])
 CLIENTS_SCHEMA = pa.schema(columns_in(Client))
 TIMINGS_SCHEMA = pa.schema(columns_in(Seconds))
-#: What evaluation yields for one round, over all clients.
 METRICS = tuple(name for name, _ in columns_in(Evaluation))
-#: What it yields over groups of clients, where clients differ.
+"""What evaluation yields for one round, over all clients."""
 METRICS_OF_GROUPS = tuple(name for name, _ in columns_in(GroupEvaluation))
+"""What it yields over groups of clients, if clients differ."""
 
 
 def more(table: Literal["rounds", "clients"], columns: Iterable[Column]) -> pa.Schema:
@@ -210,40 +208,46 @@ def more(table: Literal["rounds", "clients"], columns: Iterable[Column]) -> pa.S
 
 def write_parquet(
     path: str | Path,
-    rows: Sequence[Mapping[str, Any]] | Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
     schema: pa.Schema,
     more: pa.Schema | None = None,
 ) -> None:
-    """Write records (a list of rows, or a mapping of columns) with ``schema``, atomically.
+    """Write rows of records, atomically.
 
-    Columns of ``more`` follow where at least one row has a value there. Raises ``ValueError`` for a
-    row with a column that is in neither.
+    Args:
+        path: The file.
+        rows: Its rows.
+        schema: The columns that it always has.
+        more: Columns that follow if at least one row has a value there.
+
+    Raises:
+        ValueError: A row has a column that is in neither.
     """
-    said = [rows] if isinstance(rows, Mapping) else rows
     known = {*schema.names, *(more.names if more else ())}
+    for name in sorted(set().union(*rows) - known):
+        raise ValueError(
+            f"{path}: the column {name!r} is not declared{hint(name, known)}; add it to the "
+            "`columns` of the part that fills it"
+        )
     for column in more or ():
-        if any(row.get(column.name) is not None for row in said):
+        if any(row.get(column.name) is not None for row in rows):
             schema = schema.append(column)
-    if isinstance(rows, Mapping):
-        table = pa.Table.from_pydict(dict(rows), schema=schema)
-    else:
-        for row in rows:
-            if unknown := sorted(set(row) - known):
-                raise ValueError(
-                    f"{path}: nobody declares the column {unknown[0]!r}{hint(unknown[0], known)}; "
-                    "add it to the `columns` of the part that fills it"
-                )
-        table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+    table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
     table = table.replace_schema_metadata({_KEY: str(FORMAT)})
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
 
 def write_tables(path: str | Path, tables: Iterable[pa.Table], schema: pa.Schema) -> None:
-    """Write tables of ``schema`` one behind the other, atomically, with one of them in memory.
+    """Write tables one behind the other, atomically, with one of them in memory.
 
-    Each becomes a row group. Where all but the last have ``ROWS_OF_A_GROUP`` rows, the file is that
-    which ``write_parquet`` makes of all rows at once.
+    Each becomes a row group. If all but the last have ``ROWS_OF_A_GROUP`` rows, the file is the one
+    that ``write_parquet`` makes of all rows at once.
+
+    Args:
+        path: The file.
+        tables: Its rows.
+        schema: To which each table is cast.
     """
     schema = schema.with_metadata({_KEY: str(FORMAT)})
     with (
@@ -255,24 +259,24 @@ def write_tables(path: str | Path, tables: Iterable[pa.Table], schema: pa.Schema
             del table  # or it would lie in memory beside the next one
 
 
-def read_parquet(
-    path: str | Path, columns: list[str] | None = None, where: pc.Expression | None = None
-) -> pa.Table:
-    """A file of records, or its rows ``where`` they are so; ``seed~0`` in its path is no column.
+def read_parquet(path: str | Path, columns: list[str] | None = None) -> pa.Table:
+    """Return a file of records; ``seed~0`` in its path is no column.
 
-    Rows that are not asked for take no memory: of a large file the way to read it.
-    Raises ``ValueError`` for one whose format is younger than this package, and for one that has
-    changed since its hash was written beside it.
+    Args:
+        path: The file.
+        columns: Those to read; None: all.
+
+    Raises:
+        ValueError: Its format is newer than this package, or it has changed since its hash was
+            written beside it.
     """
     require_unchanged(path)
     # Opened once, and without the machinery for many files: an experiment has thousands of them.
     with pq.ParquetFile(path) as file:
-        said = (file.schema_arrow.metadata or {}).get(_KEY, b"1").decode()
-        if said != "1" and not (said.isdecimal() and int(said) <= FORMAT):
+        version = (file.schema_arrow.metadata or {}).get(_KEY, b"1").decode()
+        if version != "1" and not (version.isdecimal() and int(version) <= FORMAT):
             raise ValueError(
-                f"{path} has records of format {said}, but this version of FedSDG Bench reads "
+                f"{path} has records of format {version}, but this version of FedSDG Bench reads "
                 f"formats up to {FORMAT}; update it, or make the records anew"
             )
-        if columns is None and where is None:
-            return file.read(use_threads=False)
-    return pq.read_table(path, columns=columns, filters=where, partitioning=None)
+        return file.read(columns, use_threads=False)

@@ -10,6 +10,7 @@ import pytest
 
 from fedsdg.analysis.gather import keep_record, summarise
 from fedsdg.analysis.records import Record
+from fedsdg.federation.conditions.difference import LabelConflict
 from fedsdg.files import write_json
 from fedsdg.files.records import (
     CLIENTS_SCHEMA,
@@ -60,7 +61,9 @@ def write_run(folder: Path, method: str, seed: int, *, gates: bool = True, **fac
         for t in rounds
         for k in (0, 1)
     ]
-    write_parquet(folder / "clients.parquet", clients, CLIENTS_SCHEMA, more("clients"))
+    write_parquet(
+        folder / "clients.parquet", clients, CLIENTS_SCHEMA, more("clients", LabelConflict.columns)
+    )
     times = [{"round": t, "aggregate_seconds": 0.5 if t == 1 else 0.002} for t in rounds]
     write_parquet(folder / "timings.parquet", times, TIMINGS_SCHEMA)
 

@@ -1,11 +1,11 @@
 """Files are there whole or not at all, and one for which there is no room is named."""
 
 import contextlib
+import os
 import resource
 
 import pytest
 
-from fedsdg.cli import main
 from fedsdg.files import atomic_path, write_bytes, write_json
 from fedsdg.files.records import TIMINGS_SCHEMA, write_parquet
 
@@ -48,11 +48,18 @@ def test_of_two_files_that_appear_together_the_one_without_room_is_named(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_a_command_that_finds_no_room_says_for_which_file(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    command = ["partition", "--dataset", "digits", "--skew", "iid", "--seed", "0"]
-    with no_room():
-        assert main([*command, "--output", "shares.parquet"]) == 2
-    (sentence,) = capsys.readouterr().err.splitlines()
-    assert "shares.parquet cannot be written (File too large): make room in" in sentence
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize(("umask", "mode"), [(0o002, 0o664), (0o022, 0o644), (0o077, 0o600)])
+def test_modes_follow_the_umask_and_groups_the_folder(tmp_path, umask, mode):
+    folder = tmp_path / "group"
+    folder.mkdir()
+    folder.chmod(0o2775)  # setgid: what is made within belongs to the folder's group
+    before = os.umask(umask)
+    try:
+        for name, write in WAYS.items():
+            write(folder / "runs" / name)
+    finally:
+        os.umask(before)
+    assert (folder / "runs").stat().st_mode & 0o7777 == 0o2777 & ~umask
+    for name in WAYS:
+        status = (folder / "runs" / name).stat()
+        assert status.st_mode & 0o777 == mode and status.st_gid == folder.stat().st_gid

@@ -4,6 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedsdg.federation.conditions.attack import Attackers
 from fedsdg.files.records import (
     CLIENTS_SCHEMA,
     FORMAT,
@@ -27,15 +28,16 @@ def test_what_is_written_is_read_and_says_its_format(tmp_path):
 
 def test_a_declared_column_is_there_where_it_says_something_and_no_other_is_written(tmp_path):
     file, row = tmp_path / "clients.parquet", {"round": 1, "client": 0}
-    rows = [row | {"attacker": True, "noise_rate": None}, row | {"attacker": False}]
-    write_parquet(file, rows, CLIENTS_SCHEMA, more("clients"))
+    columns = more("clients", Attackers.columns)
+    rows = [row | {"attacker": True, "gates": None}, row | {"attacker": False}]
+    write_parquet(file, rows, CLIENTS_SCHEMA, columns)
     table = read_parquet(file)
     assert table.column_names == [*CLIENTS_SCHEMA.names, "attacker"]
     assert table["attacker"].to_pylist() == [True, False]
     before = file.read_bytes()
-    sentence = r"clients.parquet: nobody declares the column 'atacker'; did you mean 'attacker'"
+    sentence = r"clients.parquet: the column 'atacker' is not declared; did you mean 'attacker'"
     with pytest.raises(ValueError, match=sentence):
-        write_parquet(file, [row | {"atacker": True}], CLIENTS_SCHEMA, more("clients"))
+        write_parquet(file, [row | {"atacker": True}], CLIENTS_SCHEMA, columns)
     assert file.read_bytes() == before
 
 

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from fedsdg.files.strict_yaml import parse_yaml, read_yaml
+from fedsdg.files.yaml_text import read_yaml, read_yaml_file
 
 
 @pytest.mark.parametrize(
@@ -24,12 +24,12 @@ from fedsdg.files.strict_yaml import parse_yaml, read_yaml
 )
 def test_what_is_refused(tmp_path, text, message):
     with pytest.raises(ValueError, match=message) as caught:
-        parse_yaml(text)
+        read_yaml(text, "some.yaml")
     assert "\n" not in str(caught.value)
     file = tmp_path / "some.yaml"
     file.write_text(text)
     with pytest.raises(ValueError, match=rf"some.yaml is not valid YAML: .*{message}"):
-        read_yaml(file)
+        read_yaml_file(file)
 
 
 @pytest.mark.parametrize(
@@ -42,4 +42,4 @@ def test_what_is_refused(tmp_path, text, message):
     ],
 )
 def test_all_else_is_read_as_ever(text):
-    assert parse_yaml(text) == yaml.safe_load(text)
+    assert read_yaml(text, "some.yaml") == yaml.safe_load(text)
