@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsdg.files.places import partition_of
+from fedsdg.files.places import PARTITION, filled
 
 MEANING = (
     '"At chance" means: at the 95 % level (one-sided binomial test) not above the accuracy of '
@@ -57,7 +57,7 @@ def labels_of_run(result: Mapping[str, Any]) -> np.ndarray | None:
     run = result["config"]
     seed = run.get("partition_seed", run["seed"])
     clients = run["federation"]["clients"]
-    file = partition_of(run["dataset"], clients, run["skew"], seed)
+    file = filled(PARTITION, dataset=run["dataset"], clients=clients, skew=run["skew"], seed=seed)
     if not file.is_file():
         return None
     partition = read_partition(file)
