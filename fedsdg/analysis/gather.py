@@ -49,7 +49,7 @@ _MEASURED = pa.schema([("wall_seconds", pa.float64()), ("peak_rss_mb", pa.float6
 #: Texts in runs.parquet, which every record has.
 _TEXTS = (
     *("type", "status", "error", "config"),
-    *("config_hash", "partition_hash", "backbone_hash", "source_hash"),
+    *("address", "partition_hash", "backbone_hash"),
 )
 #: What tells entries of provenance.json apart: code, machine, and how it was used.
 _FACTS = (
@@ -345,7 +345,6 @@ def _shared(row: Row) -> dict[tuple[str, ...], Any]:
         (scenario, ""): {k: v for k, v in config.items() if k not in own},
         (scenario, "training"): {k: v for k, v in training.items() if k not in _OWN_TRAINING},
         (scenario, row["method"], ""): {name: config.get(name) for name in _OF_A_METHOD},
-        (scenario, row["method"], "source_hash"): row["source_hash"],
         (str(config.get("backbone")), "backbone_hash"): row["backbone_hash"],
         (*division, "partition_hash"): row["partition_hash"],
     }

@@ -211,5 +211,5 @@ def command(runs: pd.DataFrame, configs: str | Path = "config") -> str:
     words += [f"seed~{seed}" for seed in runs["seed"].unique()]
     for file in sorted(Path(configs).rglob("*.yaml")):
         if named.search(file.read_text(encoding="utf-8")):
-            return f"fedsdg run --grid {file} --only {' '.join(words)}"
+            return f"fedsdg grid {file} --only {' '.join(words)}"
     return ""

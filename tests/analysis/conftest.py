@@ -44,8 +44,8 @@ def write_run(folder: Path, method: str, seed: int, *, gates: bool = True, **fac
     result = {
         **{"experiment": "made", "method": config["method"], "status": "ok", "error": None},
         **{"last": reading, "selected": reading, "quarter": reading | {"evaluations": 2}},
-        **{"bytes_up": 10**6, "bytes_down": 2 * 10**6, "config_hash": f"{method}{seed}"},
-        **{"partition_hash": f"p{seed}", "backbone_hash": "b", "source_hash": "s"},
+        **{"bytes_up": 10**6, "bytes_down": 2 * 10**6, "address": f"{method}{seed}"},
+        **{"partition_hash": f"p{seed}", "backbone_hash": "b"},
         "config": config | {"training": {"threads": 1, "eta_g": 0.1}, "parameters": {}},
     }
     write_json(folder / "result.json", result | facts)

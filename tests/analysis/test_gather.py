@@ -156,7 +156,6 @@ TRAINING = {"threads": 1, "eta_g": 0.1}
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"source_hash": "t"}, "source_hash is 's' in it, but 't' here"),
         ({"backbone_hash": "c"}, "backbone_hash is 'b' in it, but 'c' here"),
         ({"config": CONFIG | {"training": TRAINING | {"threads": 2}}}, "training.threads is 1"),
         ({"config": CONFIG | {"training": TRAINING | {"eta_g": 0.2}}}, "training.eta_g is 0.1"),

@@ -191,7 +191,7 @@ def test_a_number_opens_its_seeds_and_what_makes_them_again(tab):
         end = " --at end" if at == "end" else ""
         assert f"fedsdg trace cross-needs/iid@half/{method} {name}{end}\n" in text
         assert f"results/runs/cross-needs/digits/clients~20/iid@half/{method}/seed~3" in text
-        assert "fedsdg run --grid" in text
+        assert "fedsdg grid" in text
         tab.keyboard.press("Escape")
 
 

@@ -193,11 +193,11 @@ def test_a_row_is_traced_to_its_runs_with_hashes_commit_day_and_machine():
     wanted = dict(zip(own["seed"], 100 * own["end_accuracy_b"], strict=True))
     assert traced.seeds == pytest.approx(wanted)
     rows = traced.runs.to_dict("records")
-    assert [row["config_hash"] for row in rows] == list(own["config_hash"])
+    assert [row["partition_hash"] for row in rows] == list(own["partition_hash"])
     assert rows[0]["run"] == f"results/runs/cross-needs/digits/clients~20/iid@half/fedsdg/seed~{3}"
     assert re.fullmatch(r"[0-9a-f]{40}", rows[0]["commit"]) and rows[0]["day"].startswith("20")
     assert "PyTorch" in rows[0]["machine"]
-    again = f"fedsdg run --grid {ROOT}/config/cross-needs.yaml --only iid@half fedsdg seed~3"
+    again = f"fedsdg grid {ROOT}/config/cross-needs.yaml --only iid@half fedsdg seed~3"
     assert command(own[own["seed"] == 3], ROOT / "config").startswith(again)
 
 
