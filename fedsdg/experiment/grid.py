@@ -180,7 +180,7 @@ def prepare(config: Config, tasks: Sequence[Task], pool: Pool, progress: Progres
     Raises:
         GridError: The backbone, a data set or a partition cannot be had.
     """
-    files = {task.backbone for task in tasks} - {None}
+    files = {task.backbone for task in tasks if task.backbone is not None}
     recipe = config.backbones[config.backbone]
     wanted = [(config.backbone, recipe, file, config.checkpoint_seconds) for file in files]
     backbones: dict[Path | None, str | None] = {None: None}

@@ -74,7 +74,7 @@ def initial_models_of_clients(run: Run, material: Material) -> Tensor | None:
     """Return an initialisation for every client [K, d], if the run asks for it."""
     if run.federation.trajectory != "own":
         return None
-    clients = range(1, run.federation.clients + 1)
+    clients = range(1, int(run.federation.clients) + 1)
     rows = [initial_model(run, material, client)[1] for client in clients]
     return torch.stack(rows).to(material.samples.images.device)
 

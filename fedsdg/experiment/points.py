@@ -93,10 +93,11 @@ def value_at(axis: Axis, share: float) -> Any:
     """
     if not isinstance(axis, Interval):
         return axis[math.floor(share * len(axis))]
+    assert axis.low is not None  # `bound` is a number by now.
     if axis.whole and not axis.log:
         return int(axis.low + math.floor(share * (axis.high - axis.low + 1)))
-    low, high = _scaled(axis, axis.low), _scaled(axis, axis.high)
-    value = low + share * (high - low)
+    low = _scaled(axis, axis.low)
+    value = low + share * (_scaled(axis, axis.high) - low)
     value = math.exp(value) if axis.log else value
     if axis.whole:
         return round(value)
@@ -109,8 +110,9 @@ def edge(axis: Axis, value: Any) -> str | None:
     Of choices, at least three numbers have ends.
     """
     if isinstance(axis, Interval):
-        low, high = _scaled(axis, axis.low), _scaled(axis, axis.high)
-        share = (_scaled(axis, value) - low) / (high - low)
+        assert axis.low is not None
+        low = _scaled(axis, axis.low)
+        share = (_scaled(axis, value) - low) / (_scaled(axis, axis.high) - low)
         if share <= EDGE:
             return "low"
         return "high" if share >= 1 - EDGE else None

@@ -22,6 +22,7 @@ from fedsdg.experiment.store import store_folder
 from fedsdg.federation import rounds
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.records import COLUMNS
+from fedsdg.federation.rounds import RoundRecord
 from fedsdg.federation.setup import Server, Setup
 from fedsdg.federation.store import ClientStore
 from fedsdg.files.columns import Column
@@ -49,7 +50,7 @@ class Records:
         for name, rows in self.tables().items():
             rows += tables[name]
 
-    def add(self, record: rounds.RoundRecord) -> None:
+    def add(self, record: RoundRecord) -> None:
         """Append the rows of a round."""
         self.rounds.append(record.round)
         self.clients += record.clients

@@ -1,6 +1,7 @@
 """A federation of a second, and a grid of it that is run once."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -9,13 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedsdg.experiment.config import Config
-from fedsdg.experiment.config_files import load_config
+from fedsdg.config.config import Config
+from fedsdg.config.layers import load
 from fedsdg.experiment import workers
+from fedsdg.experiment.backbones import backbone
 from tests.imported import Context
 
 ROOT = Path(__file__).parents[2]
-CONFIG = ROOT / "config" / "config.yaml"
 TINY = {
     "experiment": "tiny",
     "skews": ["dirichlet~1.0", "iid"],
@@ -44,7 +45,7 @@ TINY = {
 def tiny(*settings: str) -> Config:
     """Return the tiny config with settings as for `--set`, its file below the working directory."""
     Path("tiny.yaml").write_text(yaml.safe_dump(TINY))
-    return load_config([CONFIG, Path("tiny.yaml")], list(settings))
+    return load(["tiny.yaml"], settings)
 
 
 def python(script: Path, **options: object) -> subprocess.Popen:
@@ -74,13 +75,34 @@ def wait_until(condition, seconds=20):
         time.sleep(0.05)
 
 
+@pytest.fixture(scope="session")
+def made_backbone(tmp_path_factory):
+    """The folder of the tiny backbone, pretrained once."""
+    folder = tmp_path_factory.mktemp("backbones")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.delenv("FEDSDG_STORE", raising=False)
+        patch.delenv("FEDSDG_CONFIG", raising=False)
+        backbone("tiny", tiny().backbones["tiny"], folder / "tiny.safetensors")
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty folder to work in, with a store of its own."""
+def folder(tmp_path, monkeypatch, made_backbone):
+    """A folder to work in, with a backbone and a store of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FEDSDG_STORE", raising=False)
     monkeypatch.delenv("FEDSDG_CONFIG", raising=False)
+    place_backbone(made_backbone, tmp_path)
     return tmp_path
+
+
+def place_backbone(made: Path, folder: Path) -> None:
+    """Put the tiny backbone where the runs of a folder look for it."""
+    place = folder / "results" / "backbones"
+    place.mkdir(parents=True)
+    for name in ("tiny.safetensors", "tiny.json"):
+        shutil.copy(made / name, place)
 
 
 @pytest.fixture

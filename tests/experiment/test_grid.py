@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedsdg.files import changed_file, read_json
 from fedsdg.experiment import grid
-from fedsdg.experiment.configured import tasks_of
 from fedsdg.experiment.grid import GridError, run_grid, selected
+from fedsdg.experiment.runs import tasks_of
 from fedsdg.experiment.store import RECORDS, store_folder
 from fedsdg.experiment.workers import Failed
-from tests.experiment.conftest import CONFIG, TINY, ended, python, tiny, wait_until
+from fedsdg.files import changed_file, read_json
+from tests.experiment.conftest import TINY, ended, place_backbone, python, tiny, wait_until
 
 
 def records(folder: Path) -> dict[str, tuple[bytes, int]]:
@@ -31,13 +31,22 @@ def test_the_first_seed_of_every_method_comes_first(folder):
         (t.identity["seed"], t.identity["label"], t.identity["skew"]) for t in tasks_of(tiny())
     ]
     skews, methods = ("dirichlet~1.0", "iid"), ("fedsdg", "fedavg")
-    assert order == [(n, m, s) for n in (0, 1) for m in methods for s in skews]
+    assert order == [(n, m, s) for n in (0, 1) for s in skews for m in methods]
 
 
 def test_results_lie_where_the_config_says(folder):
-    config = tiny()
-    places = {str(task.folder) for task in tasks_of(config)}
-    assert places == {f"results/runs/tiny/{place}" for place in config.run_folders()}
+    task = next(tasks_of(tiny(), Path("elsewhere")))
+    assert task.folder == Path("elsewhere/runs/tiny/digits/clients~6/dirichlet~1.0/fedsdg/seed~0")
+    assert task.partition == Path(
+        "elsewhere/partitions/digits/clients~6/dirichlet~1.0/seed~0.parquet"
+    )
+    assert task.backbone == Path("elsewhere/backbones/tiny.safetensors")
+
+
+def test_a_partition_seed_is_that_of_all_runs(folder):
+    tasks = list(tasks_of(tiny("partition_seed=7")))
+    assert {task.partition.stem for task in tasks} == {"seed~7"}
+    assert len({task.folder for task in tasks}) == 8
 
 
 @pytest.mark.parametrize(
@@ -131,13 +140,11 @@ def test_no_run_is_started_when_time_is_up(folder, forked, capsys):
 
 
 GRID = """
-from pathlib import Path
-from fedsdg.experiment.config_files import load_config
+from fedsdg.config.layers import load
 from fedsdg.experiment.grid import run_grid
 
 if __name__ == "__main__":
-    config = load_config([Path("{config}"), Path("tiny.yaml")], {settings})
-    run_grid(config, jobs=2)
+    run_grid(load(["tiny.yaml"], {settings}), jobs=2)
 """
 
 
@@ -157,15 +164,15 @@ def workers_of(process: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_stopped_grid_goes_on_with_the_same_bytes(folder, forked, number):
+def test_a_stopped_grid_goes_on_with_the_same_bytes(folder, made_backbone, forked, number):
     settings = ["skews=[iid]", "federation.rounds=30", "checkpoint_seconds=0"]
     config = tiny(*settings)
     run_grid(config, jobs=2)
     again = folder / "again"
-    again.mkdir()
+    place_backbone(made_backbone, again)
     (again / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     script = again / "grid.py"
-    script.write_text(GRID.format(config=CONFIG, settings=settings))
+    script.write_text(GRID.format(settings=settings))
     process = python(script, stderr=subprocess.PIPE)
     for line in process.stderr:
         if "round 6/30" in line:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsdg.experiment.configured import Interval
+from fedsdg.config.search import Interval
 from fedsdg.experiment.points import (
     DIGITS,
     FIRST,

@@ -13,13 +13,14 @@ import pytest
 import torch
 import yaml
 
-from fedsdg.files import changed_file, read_json
-from fedsdg.experiment import runs
-from fedsdg.experiment.configured import tasks_of
+from fedsdg.experiment import execution
+from fedsdg.experiment.execution import execute
 from fedsdg.experiment.grid import run_here
 from fedsdg.experiment.interruption import Stopped, stopped_by_signals
+from fedsdg.experiment.runs import tasks_of
 from fedsdg.experiment.store import RECORDS, store_folder
-from tests.experiment.conftest import CONFIG, TINY, python, tiny
+from fedsdg.files import changed_file, read_json
+from tests.experiment.conftest import TINY, place_backbone, python, tiny
 
 FORK = multiprocessing.get_context("fork")
 SAME = ("rounds.parquet", "clients.parquet", "result.json", "models.safetensors")
@@ -63,7 +64,7 @@ def test_a_finished_run_is_taken_from_the_store(folder, monkeypatch):
     run_here(config, task)
     before = contents(task.folder)
     (task.folder / "result.json").unlink()
-    monkeypatch.setattr(runs, "train", None)
+    monkeypatch.setattr(execution, "train", None)
     assert run_here(config, task) is None
     assert contents(task.folder) == before
 
@@ -76,22 +77,19 @@ def test_a_stopped_run_goes_on_with_the_same_bytes(folder, monkeypatch, round_):
     assert len(undisturbed) == len(SAME)
     monkeypatch.setenv("FEDSDG_STORE", "other")
     with pytest.raises(Stopped, match=f"goes on after round {round_}"):
-        runs.execute(task, interrupted(task, round_))
-    assert runs.execute(task) is None
+        execute(task, interrupted(task, round_))
+    assert execute(task) is None
     assert contents(task.folder) == undisturbed
     assert read_json(task.folder / "provenance.json")["resumed_after"] == [round_]
 
 
 CHILD = """
-from pathlib import Path
-from fedsdg.experiment.config_files import load_config
-from fedsdg.experiment.configured import make_backbone, tasks_of
+from fedsdg.config.layers import load
+from fedsdg.experiment.execution import execute
 from fedsdg.experiment.partitions import get_or_make
-from fedsdg.experiment.runs import execute
+from fedsdg.experiment.runs import tasks_of
 
-config = load_config([Path("{config}"), Path("tiny.yaml")], {settings})
-task = next(tasks_of(config))
-make_backbone(config)
+task = next(tasks_of(load(["tiny.yaml"], {settings})))
 get_or_make(task)
 execute(task, lambda record: print(record["round"], flush=True))
 """
@@ -99,15 +97,16 @@ execute(task, lambda record: print(record["round"], flush=True))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_run_survives_signals_at_any_moment(folder, number):
+def test_a_run_survives_signals_at_any_moment(folder, made_backbone, number):
     settings = [*SETTINGS, "federation.rounds=60"]
     config, task = first(*settings)
     run_here(config, task)
     undisturbed = contents(task.folder)
-    (folder / "again").mkdir()
-    (folder / "again/tiny.yaml").write_text(yaml.safe_dump(TINY))
-    script = folder / "again/child.py"
-    script.write_text(CHILD.format(config=CONFIG, settings=settings))
+    again = folder / "again"
+    place_backbone(made_backbone, again)
+    (again / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    script = again / "child.py"
+    script.write_text(CHILD.format(settings=settings))
     for k in range(5):
         child = python(script, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         for _ in range(2 + 3 * k):
@@ -119,7 +118,6 @@ def test_a_run_survives_signals_at_any_moment(folder, number):
     last = python(script, stdout=subprocess.PIPE)
     rounds = last.communicate()[0].split()
     assert last.returncode == 0 and len(rounds) < 60
-    again = folder / "again"
     assert contents(again / task.folder) == undisturbed
     assert [*(again / ".fedsdg/checkpoints").iterdir()] == []
     assert len([*(again / ".fedsdg/runs").iterdir()]) == 1
@@ -136,7 +134,7 @@ def dying(task, function: str, n: int) -> None:
         return original(*arguments, **named)
 
     setattr(os, function, call)
-    runs.execute(task)
+    execute(task)
     os._exit(0)
 
 
@@ -155,7 +153,7 @@ def test_a_run_survives_its_death_at_each_step(folder, monkeypatch, function):
         if process.exitcode == 0:
             break
         assert process.exitcode == -signal.SIGKILL
-        assert runs.execute(tried) is None
+        assert execute(tried) is None
         assert contents(tried.folder) == undisturbed
         assert changed_file(tried.folder) is None
         assert len([*store_folder("runs").iterdir()]) == 1
@@ -170,12 +168,12 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(folder):
     for stored in store_folder("runs").iterdir():
         stored.rename("moved")
     with pytest.raises(Stopped):
-        runs.execute(task, interrupted(task, 9))
+        execute(task, interrupted(task, 9))
     files = sorted(store_folder("checkpoints").glob("*/round~*"), key=lambda f: f.name)
     assert len(files) == 2
     newest = max(files, key=lambda file: int(file.name.split("~")[1]))
     newest.write_bytes(newest.read_bytes()[:-9])
-    assert runs.execute(task) is None
+    assert execute(task) is None
     assert contents(task.folder) == undisturbed
 
 
@@ -205,8 +203,8 @@ def test_a_run_that_the_machine_fails_keeps_its_checkpoints(folder):
     undisturbed = contents(Path("other"))
     for stored in store_folder("runs").iterdir():
         stored.rename("moved")
-    assert "MemoryError" in runs.execute(task, full)
-    assert runs.execute(task) is None
+    assert "MemoryError" in execute(task, full)
+    assert execute(task) is None
     assert contents(task.folder) == undisturbed
     assert read_json(task.folder / "provenance.json")["resumed_after"] in ([1], [2])
 
@@ -224,8 +222,8 @@ def test_a_full_disk_is_mentioned_once_and_the_run_goes_on(folder, monkeypatch, 
 def test_a_partition_of_another_run_is_refused(folder):
     config, task = first()
     run_here(config, task)
-    other = replace(task, run=replace(task.run, seed=1))
-    sentence = runs.execute(other)
+    other = replace(task, run=task.run.replaced(partition_seed=1))
+    sentence = execute(other)
     assert "another seed (0, not 1)" in sentence and "fedsdg partition" in sentence
 
 

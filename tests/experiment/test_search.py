@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -21,7 +22,7 @@ def ran(monkeypatch):
     """The tasks that a search runs, which are scored by a formula rather than trained."""
     done = []
 
-    def run_all(tasks, places, progress, deadline):
+    def run_all(tasks, pool, progress, deadline):
         done.extend(tasks)
         return _Outcomes([(task, None) for task in tasks])
 
@@ -111,7 +112,7 @@ def test_what_is_stored_is_not_run_again(folder, ran):
 def test_a_failed_trial_counts_0_and_is_not_tried_again(folder, ran, monkeypatch):
     failing = {"sentence": "FloatingPointError: the loss is nan"}
 
-    def run_all(tasks, places, progress, deadline):
+    def run_all(tasks, pool, progress, deadline):
         ran.extend(tasks)
         sentence = failing["sentence"]
         outcomes = [(t, sentence if t.run.training.eta_g > 0.05 else None) for t in tasks]
@@ -130,7 +131,7 @@ def test_a_failed_trial_counts_0_and_is_not_tried_again(folder, ran, monkeypatch
 def test_a_trial_that_the_machine_failed_stays_open(folder, ran, monkeypatch):
     outcomes = ["MemoryError: ", Failed("killed", "its process ended by signal 9")]
 
-    def run_all(tasks, places, progress, deadline):
+    def run_all(tasks, pool, progress, deadline):
         ran.extend(tasks)
         return _Outcomes([(t, outcomes[k] if k < 2 else None) for k, t in enumerate(tasks)])
 
@@ -195,10 +196,22 @@ def test_a_range_from_the_bound_begins_where_gates_can_move(folder, ran):
 
 def test_nothing_to_search_is_an_error(folder):
     with pytest.raises(ValueError, match="nothing to search"):
-        search(tiny("methods=[local-only]", "search.space.local-only=null"), OUTPUT)
+        search(tiny("methods=[local-only]"), OUTPUT)
 
 
 # --- Real runs ------------------------------------------------------------------------------------
+
+
+def require_no_test_accuracy(run: Path) -> None:
+    """Raise AssertionError if the records of a run hold an accuracy on test images."""
+    for table in ("rounds", "clients"):
+        frame = pd.read_parquet(run / f"{table}.parquet")
+        names = [name for name in frame if "accuracy" in name or name.startswith("expected")]
+        assert frame["val_accuracy"].notna().any()
+        assert frame[names].drop(columns="val_accuracy").isna().all(axis=None)
+    quarter = json.loads((run / "result.json").read_text())["quarter"]
+    measured = {name for name, value in quarter.items() if value is not None}
+    assert measured == {"val_accuracy", "round", "evaluations"}
 
 
 def test_a_small_search(folder, forked, capsys):
@@ -213,9 +226,11 @@ def test_a_small_search(folder, forked, capsys):
     assert row["failed"] > 0
     for trial in row["trials"]:
         assert (trial["score"] == 0) == bool(trial["errors"])
-    values = points({"eta_g": module.axes_of(config, "fedavg")["eta_g"]}, 3)
+    values = points(config.space["fedavg"], 3)
     assert [trial["parameters"] for trial in row["trials"]] == values
     good = [*store_folder("runs").iterdir()]
+    for run in good:
+        require_no_test_accuracy(run)
     assert search(config, OUTPUT, jobs=2) == found
     assert [*store_folder("runs").iterdir()] == good
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fedsdg.files import HASHES, changed_file, read_json
 from fedsdg.experiment.store import (
     MODELS,
     RECORDS,
@@ -18,6 +17,7 @@ from fedsdg.experiment.store import (
     store_folder,
     stored_run,
 )
+from fedsdg.files import HASHES, changed_file, read_json
 
 FORK = multiprocessing.get_context("fork")
 

@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from fedsdg.experiment.workers import ALLOCATOR, Failed, environments, run_tasks, visible_gpus
+from fedsdg.experiment.workers import ALLOCATOR, Failed, Pool, environments, run_tasks, visible_gpus
 from tests.experiment.conftest import ended, python, wait_until
 from tests.experiment.tasks import do
 
 
 def outcomes(tasks, count=2, on_note=lambda *_: None):
-    with run_tasks(do, tasks, environments("cpu", 1, count), on_note) as found:
+    with run_tasks(do, tasks, Pool(environments("cpu", 1, count)), on_note) as found:
         return dict(found)
 
 
@@ -29,7 +29,7 @@ def test_faults_cost_their_own_task(count):
 
 def test_notes_arrive_in_order_before_the_outcome():
     notes = []
-    with run_tasks(do, ["a"], [{}], lambda task, k: notes.append((task, k))) as found:
+    with run_tasks(do, ["a"], Pool([{}]), lambda task, k: notes.append((task, k))) as found:
         assert next(found) == ("a", "done a")
         assert notes == [("a", 0), ("a", 1), ("a", 2)]
 
@@ -42,7 +42,7 @@ def test_tasks_are_taken_when_a_worker_is_free():
             taken.append(name)
             yield name
 
-    with run_tasks(do, tasks(), [{}]) as found:
+    with run_tasks(do, tasks(), Pool([{}])) as found:
         next(found)
         assert taken == ["a"]
 
@@ -66,7 +66,7 @@ def test_leaving_the_block_ends_workers_at_once():
     begin = time.monotonic()
     with (
         pytest.raises(KeyboardInterrupt),
-        run_tasks(do, ["sleep"], [{}], stop) as found,
+        run_tasks(do, ["sleep"], Pool([{}]), stop) as found,
     ):
         next(found)
     assert time.monotonic() - begin < 20
@@ -74,11 +74,12 @@ def test_leaving_the_block_ends_workers_at_once():
 
 
 PARENT = """
-from fedsdg.experiment.workers import run_tasks
+from fedsdg.experiment.workers import Pool, run_tasks
 from tests.experiment.tasks import do
 
 if __name__ == "__main__":
-    with run_tasks(do, ["sleep", "sleep"], [{}, {}], lambda _, n: print(n, flush=True)) as found:
+    pool = Pool([{}, {}])
+    with run_tasks(do, ["sleep", "sleep"], pool, lambda _, n: print(n, flush=True)) as found:
         list(found)
 """
 
@@ -103,7 +104,7 @@ def test_workers_take_the_visible_gpus_in_turn(monkeypatch):
     assert [one["CUDA_VISIBLE_DEVICES"] for one in found] == ["2", "5", "2"]
     assert {one["FEDSDG_SHARING"] for one in found} == {"2"}
     assert all(one["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8" for one in found)
-    with run_tasks(do, ["environment"] * 2, found[:2]) as outcomes:
+    with run_tasks(do, ["environment"] * 2, Pool(found[:2])) as outcomes:
         seen = sorted(outcome for _, outcome in outcomes)
     assert seen == [("2", "1"), ("5", "1")]
 
