@@ -57,6 +57,32 @@ def search_file(experiment: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
+def closing_lines(config: Config, results: Path = Path("results")) -> Iterator[str]:
+    """Yield the accuracy of each method, and where to look, when an experiment is done.
+
+    Accuracies are those of the last round on the common test set as clients see it, as a mean over
+    settings and seeds.
+
+    Args:
+        config: The experiment.
+        results: The folder of its results.
+    """
+    accuracies: dict[str, list[float]] = {entry.label: [] for entry in config.methods}
+    for run in config.runs():
+        file = results / "runs" / config.experiment / run.folder / "result.json"
+        last = read_json(file).get("last") if file.is_file() else None
+        if last:
+            accuracies[run.method.label].append(last["expected_accuracy"])
+    for label, values in accuracies.items():
+        yield (
+            f"{label:20}accuracy {sum(values) / len(values):.1%}" if values else f"{label:20}failed"
+        )
+    name = config.experiment
+    yield f"tables:  {results}/tables/{name}/"
+    yield f"figures: {results}/figures/{name}/"
+    yield f"page:    {results}/report/index.html"
+
+
 def _recorded_facts(folders: list[Path]) -> dict[str, Any]:
     """Return the facts on the methods of runs, by label; of a failed run the label may be all."""
     facts: dict[str, Any] = {}
