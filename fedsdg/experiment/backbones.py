@@ -43,8 +43,8 @@ ALPHABET = 26
 """The labels of letters count one case, then the other."""
 DATA, WEIGHTS, BATCHES, AUGMENT, PROBE = range(5)
 """Sub-streams of "pretraining", so that no draw shifts another."""
-OPTIONS = ("learning_rate", "beta2", "weight_decay", "warmup_steps", "label_smoothing")
-OPTIONS += ("clip_norm", "ema")
+OPTIONS: tuple[str, ...] = ("learning_rate", "beta2", "weight_decay", "warmup_steps")
+OPTIONS += ("label_smoothing", "clip_norm", "ema")
 """What a training takes from the recipe as it is."""
 
 
@@ -131,7 +131,7 @@ def _make(recipe: Backbone, file: Path, key: str, checkpoint_seconds: float) -> 
         else:
             assert isinstance(recipe, Checkpoint)
             made = models.from_checkpoint(recipe.file, _architecture(recipe))
-        accuracy = _probe_accuracy(made, data)
+        accuracy = probe_accuracy(made, data)
         facts = {
             **made.facts,
             "source": recipe.registered_as,
@@ -191,8 +191,7 @@ class _Pretraining:
         # Another version may round differently; what one began, another does not finish.
         versions = files.sha256_json([torch.__version__, np.__version__])
         self.checkpoint = store_folder("checkpoints") / key / versions
-        if self.checkpoint.is_file():
-            self._restore()
+        self._restore()
 
     def run(self, checkpoint_seconds: float) -> models.Backbone:
         """Take the steps that are left; save the state now and then, at a signal, and at the end.
@@ -201,13 +200,21 @@ class _Pretraining:
         """
         training = self.training
         size = self.recipe.batch_size
+        draws = itertools.islice(self._draws(), training.done, training.steps)
         report = models.progress_report(training.steps, self.epoch, size, training.done)
         saved_at = time.perf_counter()
         try:
             # A step is never broken off: weights, moments and average move one after another.
             with stopped_by_signals(at_once=False) as check:
-                for draw in itertools.islice(self._draws(), training.done, training.steps):
-                    loss = training.step(*self._batch(*draw))
+                for rows, shifts, mirrored in draws:
+                    images = _prepared(self.images[rows], self.backbone.architecture)
+                    if self.recipe.augment != "none":
+                        mirrored &= self.recipe.augment == "crop-flip"
+                        moves = torch.from_numpy(shifts), torch.from_numpy(mirrored)
+                        images = models.shift_and_mirror(images, *moves)
+                    labels = torch.from_numpy(self.labels[rows])
+                    device = self.recipe.device
+                    loss = training.step(images.to(device), labels.to(device))
                     report(training.done, loss)
                     check()
                     due = time.perf_counter() - saved_at >= checkpoint_seconds
@@ -216,14 +223,11 @@ class _Pretraining:
                         saved_at = time.perf_counter()
         except Stopped as stop:
             self._save()
-            step = f"step {training.done} of {training.steps} of the pretraining"
-            sentence = f"stopped; the same command goes on after {step}"
-            raise Stopped(stop.args[0], sentence) from None
+            goes_on = f"goes on after step {training.done} of {training.steps} of the pretraining"
+            raise Stopped(stop.args[0], f"stopped; the same command {goes_on}") from None
         except torch.OutOfMemoryError as error:
-            raise ValueError(
-                f"backbone: the GPU's memory is too small for batches of {size} images ({error}); "
-                "lower batch_size, or set device to cpu"
-            ) from error
+            remedy = f"lower batch_size, which is {size}, or set device to cpu"
+            raise ValueError(f"the GPU's memory is too small ({error}); {remedy}") from error
         return replace(self.backbone, facts=self._facts())
 
     def _draws(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -242,17 +246,6 @@ class _Pretraining:
                 mirrored = augmentation.random(size) < 0.5
                 yield shuffled[start : start + size], shifts, mirrored
 
-    def _batch(
-        self, rows: np.ndarray, shifts: np.ndarray, mirrored: np.ndarray
-    ) -> tuple[Tensor, Tensor]:
-        images = _prepared(self.images[rows], self.backbone.architecture)
-        if self.recipe.augment != "none":
-            mirrored = mirrored & (self.recipe.augment == "crop-flip")
-            moves = torch.from_numpy(shifts), torch.from_numpy(mirrored)
-            images = models.shift_and_mirror(images, *moves)
-        labels = torch.from_numpy(self.labels[rows])
-        return images.to(self.recipe.device), labels.to(self.recipe.device)
-
     def _save(self) -> None:
         """Write the SHA-256 of the state's bytes, then the bytes."""
         from safetensors.torch import save
@@ -265,23 +258,18 @@ class _Pretraining:
     def _restore(self) -> None:
         from safetensors.torch import load
 
-        content = self.checkpoint.read_bytes()
-        if content[:32] != hashlib.sha256(content[32:]).digest():
+        content = self.checkpoint.read_bytes() if self.checkpoint.is_file() else b""
+        if content[:32] == hashlib.sha256(content[32:]).digest():
+            self.training.restore(load(content[32:]))
+            _say(f"going on after step {self.training.done} of {self.training.steps}")
+        elif content:
             _say(f"the checkpoint {self.checkpoint} is damaged; the pretraining starts anew")
-            return
-        self.training.restore(load(content[32:]))
-        step = f"step {self.training.done} of {self.training.steps}"
-        _say(f"the pretraining goes on after {step}")
 
     def _facts(self) -> dict[str, Any]:
         """Finish the training, and return what it was and how well the model does."""
         truth = self.labels[self.count :]
-        facts = {
-            "recipe": dict(self.recipe),
-            "images": self.count,
-            "classes": self.classes,
-            "held_out_images": len(truth),
-        }
+        facts: dict[str, Any] = {"recipe": dict(self.recipe), "images": self.count}
+        facts |= {"classes": self.classes, "held_out_images": len(truth)}
         if self.recipe.ema:
             facts["held_out_accuracy_without_ema"] = float(np.mean(self._predicted() == truth))
         self.training.finish()
@@ -335,8 +323,13 @@ def _features(backbone: models.Backbone, images: np.ndarray) -> Tensor:
     return torch.cat(tokens)
 
 
-def _probe_accuracy(backbone: models.Backbone, data: ImageData) -> float:
-    """Fit a linear probe on half of the images, test on the others; no official test images."""
+def probe_accuracy(backbone: models.Backbone, data: ImageData) -> float:
+    """Return the accuracy of a linear probe, fitted on half of the images and tested on the others.
+
+    Args:
+        backbone: The backbone; its features are those of the class token.
+        data: The images, without those of their own test set.
+    """
     usable = np.flatnonzero(~data.test)
     order = stream("pretraining", 0, PROBE).permutation(len(usable))
     features = _features(backbone, data.images[usable]).cpu().numpy()

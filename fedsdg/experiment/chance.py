@@ -6,10 +6,11 @@ share of the most frequent class of the test images, which is 1/C for C equally 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedsdg.files.places import PARTITION, filled
 
@@ -20,7 +21,7 @@ MEANING = (
 """The meaning of the remark, for those who read it."""
 
 
-def remark(accuracy: float, labels: np.ndarray, held: Sequence[int] | None = None) -> str:
+def remark(accuracy: float, labels: np.ndarray, held: ArrayLike | None = None) -> str:
     """Return "at chance (1/7)" for an accuracy that may be luck, else an empty string.
 
     The accuracy a of n images is at chance if P(X ≥ a·n) > 0.05 for X ~ Binomial(n, p), where p is
