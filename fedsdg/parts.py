@@ -15,9 +15,8 @@ sentences, JSON schema and reference tables come from it. Never imports torch.
 from __future__ import annotations
 
 import copy
-import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
@@ -73,6 +72,8 @@ class Part(BaseModel, metaclass=_PartType):
     def __init_subclass__(cls, name: str = "", kind: bool = False, **more: Any) -> None:
         """Register the part, or begin a kind."""
         super().__init_subclass__(**more)
+        if "__post_init__" in vars(cls):
+            raise ConfigError(f"{cls.__qualname__} defines __post_init__; call it check_fields")
         cls.registered_as = name
         if kind:
             cls.registry = {}
@@ -166,9 +167,20 @@ class Chosen:
         serializer = core_schema.plain_serializer_function_ser_schema(plain)
         return core_schema.no_info_plain_validator_function(self.read, serialization=serializer)
 
-    def __get_pydantic_json_schema__(self, _: Any, handler: Any) -> dict[str, Any]:
-        """Return the names, and the fields of each part."""
-        return named_schema(self.kind.registry, handler, self.key)
+    def __get_pydantic_json_schema__(self, *_: Any) -> dict[str, Any]:
+        """Return the names."""
+        return named_schema(self.kind.registry, self.key)
+
+
+def named_schema(names: Iterable[str], key: str = "type") -> dict[str, Any]:
+    """Return the JSON schema of a name, or of a mapping that holds one.
+
+    Args:
+        names: Those that there are.
+        key: Of the name within the mapping.
+    """
+    name = {"enum": list(names)}
+    return {"anyOf": [name, {"type": "object", "properties": {key: name}}]}
 
 
 class Ends(Part):
@@ -262,21 +274,3 @@ def checked(
     model = create_model("Parameters", __base__=Part, **fields)
     values = model.read(dict(given), place)
     return {key: getattr(values, key) for key in given}
-
-
-# --- Words ----------------------------------------------------------------------------------------
-
-
-def canonical(value: Any) -> str:
-    """Return JSON with sorted keys and no spare spaces, the form that is hashed."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def named_schema(known: Mapping[str, type[Part]], handler: Any, key: str) -> dict[str, Any]:
-    """Return the JSON schema of a name, or of a mapping that holds one under ``key``."""
-    cases: list[dict[str, Any]] = [{"enum": list(known)}]
-    for name, model in known.items():
-        model.model_rebuild()
-        schema = handler.resolve_ref_schema(handler(model.__pydantic_core_schema__))
-        cases.append({**schema, "properties": {**schema["properties"], key: {"const": name}}})
-    return {"anyOf": cases}

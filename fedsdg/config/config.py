@@ -11,18 +11,13 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PrivateAttr
+from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr
 
 from fedsdg.config import plugins
 from fedsdg.config.backbones import Backbone, kernel_of
 from fedsdg.config.consistency import require_consistent, require_without_backbone
-from fedsdg.config.data_sets import (
-    dataset_name,
-    datasets_schema,
-    natural_clients,
-    read_datasets,
-)
-from fedsdg.config.entries import Entry, entries_schema, read_entries, with_tuned
+from fedsdg.config.data_sets import dataset_name, natural_clients, read_datasets
+from fedsdg.config.entries import Entry, read_entries, with_tuned
 from fedsdg.config.run import Run
 from fedsdg.config.scenarios import SECTIONS, Scenario
 from fedsdg.config.search import Axis, Search, read_space
@@ -31,7 +26,6 @@ from fedsdg.config.values import (
     Name,
     Names,
     Rate,
-    Reads,
     Seed,
     Seeds,
     Skews,
@@ -57,7 +51,7 @@ class Config(Part):
     "a sentence for `fedsdg arenas`; it changes nothing"
     plugins: Annotated[tuple[str, ...], Field(strict=False)] = ()
     "files or modules with further methods, parts and data sets"
-    datasets: Annotated[tuple[str | Source, ...], Reads(read_datasets, datasets_schema)]
+    datasets: Annotated[tuple[str | Source, ...], PlainValidator(read_datasets)]
     "names, or descriptions of your own images"
     skews: Skews
     "how clients differ in what they hold; quoted"
@@ -90,7 +84,7 @@ class Config(Part):
         default_factory=dict
     )
     "name → what it changes; null removes one of a file below"
-    methods: Annotated[tuple[Entry, ...], Reads(read_entries, entries_schema)]
+    methods: Annotated[tuple[Entry, ...], PlainValidator(read_entries)]
     "names, or mappings `{type: …, name: …, parameter: …}`"
     tuned: Texts = ()
     "files of values that searches found, laid over the entries of `methods`, the last one last"
@@ -180,6 +174,11 @@ class Config(Part):
             self.__dict__["federation"] = federation
             raw = self._raw.get("federation")
             self._raw["federation"] = {**(raw or {}), "clients": count}
+
+    @property
+    def untuned(self) -> frozenset[str]:
+        """The labels of entries that lack the values of their search."""
+        return self._untuned
 
     @cached_property
     def space(self) -> dict[str, dict[str, Axis]]:
@@ -275,7 +274,7 @@ class Config(Part):
         Raises:
             ConfigError: The config has a search for the entry, whose values are not there yet.
         """
-        if entry.label in self._untuned and any(entry is own for own in self.methods):
+        if entry.label in self.untuned and any(entry is own for own in self.methods):
             raise ConfigError(
                 f"has no tuned values in {self.tuned[-1]}; make them with 'fedsdg search --only "
                 f"{entry.label}' and this config, or set eta_g in its entry",

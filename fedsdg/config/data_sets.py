@@ -36,12 +36,6 @@ def dataset_name(dataset: str | Source) -> str:
     return dataset if isinstance(dataset, str) else dataset.name
 
 
-def datasets_schema(_: Any) -> dict[str, Any]:
-    """Return the JSON schema of the list of data sets."""
-    names = {"anyOf": [{"enum": list(DATASETS)}, {"type": "object", "required": ["name"]}]}
-    return {"type": "array", "minItems": 1, "items": names}
-
-
 def natural_clients(
     datasets: Sequence[str | Source], skews: Sequence[str], min_samples: int
 ) -> int:

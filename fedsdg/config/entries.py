@@ -16,7 +16,7 @@ from fedsdg.errors import ConfigError, hint, shortened
 from fedsdg.files.places import root
 from fedsdg.files.yaml_text import read_yaml_file
 from fedsdg.methods.method import Method
-from fedsdg.parts import Part, named_schema
+from fedsdg.parts import Part
 
 
 class Settings(Part):
@@ -140,12 +140,6 @@ def read_entries(given: Any) -> tuple[Entry, ...]:
         if labels.count(label) > 1:
             raise ConfigError(f"has two entries that are called {label!r}; give one a 'name'")
     return entries
-
-
-def entries_schema(handler: Any) -> dict[str, Any]:
-    """Return the JSON schema of the list of entries."""
-    known = {name: settings_of(name) for name in plugins.METHODS}
-    return {"type": "array", "minItems": 1, "items": named_schema(known, handler, "type")}
 
 
 def with_tuned(

@@ -10,8 +10,10 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -32,7 +34,17 @@ METHODS: dict[str, Method] = dict(OWN_METHODS)
 DATASETS: dict[str, Callable[[], Any]] = {}
 """Functions that load the data sets of plugins, by name."""
 KINDS: tuple[type[Part], ...] = (Optimiser, Loss, Attack, Condition)
-_GONE = {"OPTIMISERS": "Optimiser", "LOSSES": "Loss", "ATTACKS": "Attack"}
+_REGISTERED = "register a part by its class, such as class Away(Attack, name='away')"
+_FOLLOWS = "it follows from the parts, so remove it"
+_INSTEAD = {
+    **dict.fromkeys(("OPTIMISERS", "LOSSES", "ATTACKS", "Choice", "choice"), _REGISTERED),
+    **dict.fromkeys(("up", "down", "client_cost", "server_cost"), "it is measured, so remove it"),
+    **dict.fromkeys(("needs_adapters", "undecayed"), _FOLLOWS),
+    "part": "a subclass of Rule, Term or Attack is a part by itself, so remove @part",
+    "Range": "write Annotated[float, Field(ge=0)] with Field of pydantic",
+    "RowOptimiser": "it is called Optimiser",
+}
+"""What plugins of earlier versions use, and what to write instead."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,8 @@ class Plugin:
 
     place: str
     "the file or the module"
+    module: str
+    "the name under which it is imported"
     sha256: str
     "of the file and of the modules beside it that it imports"
     names: frozenset[tuple[str, str]]
@@ -65,38 +79,35 @@ def load(place: str) -> Plugin:
     is_file = path.suffix == ".py"
     if is_file and not path.is_file():
         raise ConfigError(f"names {place}, but there is no such file")
-    before = _names()
+    before = [dict(kind.registry) for kind in KINDS]
     try:
         module = _from_file(path) if is_file else importlib.import_module(place)
-        _require_rows(module)
+        names = _names_in(module)
     except Exception as error:
-        _forget(_names() - before)
-        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        text += _line(error, path)
-        if "cannot import name 'part'" in text:
-            text += (
-                "; @part is gone: a subclass of Rule or Term is a part, with limits by Field(ge=0)"
-            )
-        raise ConfigError(f"names {place}, which is no plugin: {text}") from error
+        for kind, registry in zip(KINDS, before, strict=True):
+            kind.registry = registry
+        raise ConfigError(f"names {place}, which is no plugin: {_said(error, path)}") from error
+    for kind, registry in zip(KINDS, before, strict=True):
+        names |= {(kind.__name__.lower(), name) for name in kind.registry.keys() - registry}
     METHODS.update(getattr(module, "METHODS", {}))
     DATASETS.update(getattr(module, "DATASETS", {}))
-    source = Path(str(module.__file__))
-    found = Plugin(place, _sha256(source), _names() - before)
-    _LOADED[place] = found
-    return found
+    sha256 = _sha256(Path(str(module.__file__)))
+    _LOADED[place] = Plugin(place, module.__name__, sha256, frozenset(names))
+    return _LOADED[place]
 
 
-def hashes(names: Mapping[str, str]) -> dict[str, str]:
-    """Return the hashes of the plugins that bring some names.
+def hashes(method: str, dataset: str, parts: Sequence[Part]) -> list[str]:
+    """Return the hashes of the plugins that a run uses.
 
     Args:
-        names: Kind ("method", "optimiser", "loss", "attack", "dataset") and name.
-
-    Returns:
-        SHA-256 by place, for those from plugins.
+        method: Its name.
+        dataset: Its name.
+        parts: Those that its config names besides: optimiser, loss, attack and conditions.
     """
-    wanted = set(names.items())
-    return {one.place: one.sha256 for one in _LOADED.values() if one.names & wanted}
+    names = {("method", method), ("dataset", dataset)}
+    modules = {type(part).__module__ for part in parts}
+    used = [one for one in _LOADED.values() if one.names & names or one.module in modules]
+    return sorted(plugin.sha256 for plugin in used)
 
 
 def title(method: str) -> str | None:
@@ -104,39 +115,26 @@ def title(method: str) -> str | None:
     return METHODS[method].title if method not in OWN_METHODS else None
 
 
-def _names() -> frozenset[tuple[str, str]]:
-    found = {("method", name) for name in METHODS} | {("dataset", name) for name in DATASETS}
-    for kind in KINDS:
-        found |= {(kind.__name__.lower(), name) for name in kind.registry}
-    return frozenset(found)
-
-
-def _forget(names: frozenset[tuple[str, str]]) -> None:
-    """Take back what a plugin registered before it failed."""
-    for kind in KINDS:
-        for of, name in names:
-            if of == kind.__name__.lower():
-                del kind.registry[name]
-
-
-def _require_rows(module: ModuleType) -> None:
-    for table, kind in _GONE.items():
-        if hasattr(module, table):
-            raise ConfigError(
-                f"it defines {table}, which is gone; write class X({kind}, name='x') of "
-                "fedsdg.federation instead"
-            )
-    for name, row in getattr(module, "METHODS", {}).items():
-        if name in METHODS:
-            raise ConfigError(f"it defines the method {name!r}, which exists; rename it")
+def _names_in(module: ModuleType) -> set[tuple[str, str]]:
+    """Return kind and name of the methods and data sets of a module, which must be new."""
+    for name in ("OPTIMISERS", "LOSSES", "ATTACKS"):
+        if hasattr(module, name):
+            raise ValueError(f"it defines '{name}', which is gone")
+    methods = getattr(module, "METHODS", {})
+    datasets = getattr(module, "DATASETS", {})
+    for name in [
+        *(methods.keys() & METHODS.keys()),
+        *(datasets.keys() & {*DATASETS, *OWN_DATASETS}),
+    ]:
+        raise ValueError(f"it defines {name!r}, which exists; rename it")
+    for name, row in methods.items():
         if not isinstance(row, Method):
-            raise ConfigError(f"its METHODS[{name!r}] is a {type(row).__name__}; write Method(...)")
+            raise ValueError(f"its METHODS[{name!r}] is a {type(row).__name__}; write Method(...)")
         _ = row.parameters  # Two parts with one parameter are an error now.
-    for name, loader in getattr(module, "DATASETS", {}).items():
-        if name in DATASETS or name in OWN_DATASETS:
-            raise ConfigError(f"it defines the data set {name!r}, which exists; rename it")
-        if not callable(loader):
-            raise ConfigError(f"its DATASETS[{name!r}] is no function")
+    for name, function in datasets.items():
+        if not callable(function):
+            raise ValueError(f"its DATASETS[{name!r}] is no function")
+    return {("method", name) for name in methods} | {("dataset", name) for name in datasets}
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -184,12 +182,15 @@ def _imported(file: Path) -> Iterator[str]:
             yield node.module
 
 
-def _line(error: BaseException, path: Path) -> str:
-    """Return the last line of the plugin that an error passed through, in words."""
-    trace = error.__traceback__
-    line = 0
-    while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename) == path:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return f" (line {line})" if line else ""
+def _said(error: Exception, path: Path) -> str:
+    """Return an error in one line, with the line of the plugin, and what to write instead."""
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename) == path]
+    if lines:
+        text += f" (line {lines[-1]})"
+    for name in re.findall(r"'(?:\w+\.)*(\w+)'", text):
+        if name in _INSTEAD:
+            return f"{text}; {_INSTEAD[name]}"
+    of_an_import = isinstance(error, ImportError) and "fedsdg" in text
+    return text + ("; docs/add-a-method.md shows what plugins import" if of_an_import else "")

@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -14,11 +15,12 @@ from fedsdg.config import plugins
 from fedsdg.config.backbones import Backbone
 from fedsdg.config.config import Config
 from fedsdg.config.entries import Entry
+from fedsdg.data.sources import DATASETS
 from fedsdg.federation.conditions.attack import Attack
 from fedsdg.federation.losses import Loss
 from fedsdg.federation.optimisers import Optimiser
 from fedsdg.methods.families import FAMILIES
-from fedsdg.parts import Part, plain
+from fedsdg.parts import Part, named_schema, plain
 
 _TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 _LIMITS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}
@@ -37,7 +39,10 @@ def config_page() -> str:
 
 def config_schema() -> dict[str, Any]:
     """Return the JSON schema of a config, for editors."""
-    return Config.model_json_schema()
+    schema = Config.model_json_schema()
+    for key, names in (("methods", plugins.METHODS), ("datasets", DATASETS)):
+        schema["properties"][key] |= {"type": "array", "items": named_schema(names)}
+    return schema
 
 
 def sections(model: type[Part], place: str = "") -> Iterator[tuple[str, type[Part]]]:
@@ -150,3 +155,8 @@ def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
         cells = [cell.replace("|", r"\|").replace("\n", " ") or "—" for cell in line]
         text += f"| {' | '.join(cells)} |\n"
     return text
+
+
+if __name__ == "__main__":
+    Path("docs/config.md").write_text(config_page(), encoding="utf-8")
+    Path("docs/methods.md").write_text(methods_page(), encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +9,8 @@ from fedsdg.config import plugins
 from fedsdg.config.entries import Entry
 from fedsdg.config.sections import Adapters, Conditions, Federation, Training
 from fedsdg.data.partition import PartitionSettings
-from fedsdg.parts import Part, canonical, plain
+from fedsdg.files import sha256_json
+from fedsdg.parts import Part, plain
 
 NUMERICS = 1
 """Raise it when equal configs no longer give equal numbers; tests/golden says when."""
@@ -91,14 +91,35 @@ class Run(Part):
 
     def overrides(self) -> dict[str, Any]:
         """Return what differs from the defaults: a key that is added later moves no older run."""
-        row = self.method.row
+        defaults = self.method.row.parameters
         changed = {
             key: plain(value)
             for key, value in self.method.parameters.items()
-            if value != row.parameters[key].default
+            if value != defaults[key].default
         }
-        found: dict[str, Any] = {key: getattr(self, key).overrides() for key in _SECTIONS}
-        found["parameters"] = changed
+        sections = {key: getattr(self, key).overrides() for key in _SECTIONS}
+        return self._with_names({**sections, "parameters": changed})
+
+    def complete(self) -> dict[str, Any]:
+        """Return all values in JSON's types, null aside, as ``result.json`` keeps them."""
+        sections = {key: complete(getattr(self, key)) for key in _SECTIONS}
+        attack = self.conditions.attack
+        if attack is not None:
+            named = {"type": attack.attack.registered_as, "share": attack.share}
+            sections["conditions"]["attack"] = {**named, **complete(attack.attack)}
+        given = self.method.parameters.items()
+        values = {key: plain(value) for key, value in given if value is not None}
+        return self._with_names({**sections, "parameters": values})
+
+    def _with_names(self, sections: dict[str, Any]) -> dict[str, Any]:
+        """Return sections and names, without those that are empty or change nothing."""
+        found = {
+            **sections,
+            "dataset": self.dataset,
+            "skew": self.skew,
+            "method": self.method.type,
+            "seed": self.seed,
+        }
         if self.trainable == "full":
             del found["adapters"]
             found["trainable"] = self.trainable
@@ -106,33 +127,7 @@ class Run(Part):
             found["backbone"] = self.backbone
         if self.partition_seed != self.seed:
             found["partition_seed"] = self.partition_seed
-        found = {key: value for key, value in found.items() if value != {}}
-        names = {"dataset": self.dataset, "skew": self.skew, "method": self.method.type}
-        return {**found, **names, "seed": self.seed}
-
-    def complete(self) -> dict[str, Any]:
-        """Return all values in JSON's types, null aside, as ``result.json`` keeps them."""
-        found: dict[str, Any] = {key: complete(getattr(self, key)) for key in _SECTIONS}
-        attack = self.conditions.attack
-        if attack is not None:
-            kind = attack.attack.registered_as
-            found["conditions"]["attack"] = {
-                "type": kind,
-                "share": attack.share,
-                **complete(attack.attack),
-            }
-        found["parameters"] = {
-            key: plain(value) for key, value in self.method.parameters.items() if value is not None
-        }
-        if not found["conditions"]:
-            del found["conditions"]
-        if self.trainable == "full":
-            del found["adapters"]
-            found["trainable"] = self.trainable
-        else:
-            found["backbone"] = self.backbone
-        names = {"dataset": self.dataset, "skew": self.skew, "method": self.method.type}
-        return {**found, **names, "seed": self.seed, "partition_seed": self.partition_seed}
+        return {key: value for key, value in found.items() if value != {}}
 
     def key(self, partition: str, backbone: str, versions: Mapping[str, str]) -> str:
         """Return the address of the run: SHA-256 of all that its numbers depend on.
@@ -142,22 +137,15 @@ class Run(Part):
             backbone: SHA-256 of the backbone; empty for ``trainable: full``.
             versions: Of the libraries that compute, by name.
         """
-        attack = self.conditions.attack
-        names = {
-            "method": self.method.type,
-            "optimiser": self.training.optimiser.registered_as,
-            "loss": self.training.loss.registered_as,
-            "dataset": self.dataset,
-            "attack": attack.attack.registered_as if attack is not None else "",
-        }
-        for condition in self.conditions.others:
-            names["condition"] = condition.registered_as
+        parts: list[Part] = [self.training.optimiser, self.training.loss, *self.conditions.others]
+        if self.conditions.attack is not None:
+            parts.append(self.conditions.attack.attack)
         facts = {
             "run": self.overrides(),
             "partition": partition,
             "backbone": backbone,
             "numerics": [NUMERICS, self.method.row.numerics],
             "versions": dict(versions),
-            "plugins": sorted(plugins.hashes(names).values()),
+            "plugins": plugins.hashes(self.method.type, self.dataset, parts),
         }
-        return hashlib.sha256(canonical(facts).encode()).hexdigest()
+        return sha256_json(facts)

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from pydantic import PlainValidator
+
 from fedsdg.config import plugins
 from fedsdg.config.entries import Entry, settings_of
-from fedsdg.config.values import Reads, Seeds
+from fedsdg.config.values import Seeds, Texts
 from fedsdg.errors import ConfigError, hint, shortened
 from fedsdg.parts import Count, Part
 
@@ -39,11 +41,6 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _space_schema(_: Any) -> dict[str, Any]:
-    axis = {"type": ["array", "null"], "minItems": 1}
-    return {"additionalProperties": {"type": "object", "additionalProperties": axis}}
-
-
 class Search(Part):
     """What `fedsdg search` tries; its seeds are none of the grid's."""
 
@@ -51,9 +48,9 @@ class Search(Part):
     "seeds outside the grid; in two stages the first is searched and the others confirm"
     trials: Count | Literal["two-stage"] | None = None
     "points of every method's space; null: every combination of choices"
-    skews: Annotated[tuple[str, ...], Reads(lambda value: tuple(value or ()))] = ()
+    skews: Texts = ()
     "skews or settings to search on; none: all"
-    space: Annotated[Mapping[str, Any], Reads(_mapping, _space_schema)] = {}
+    space: Annotated[Mapping[str, Any], PlainValidator(_mapping)] = {}
     """label of a method → parameter → `[low, high, log]`, `[low, high, linear]` or a list of
     values; null takes an axis of a file below away"""
 

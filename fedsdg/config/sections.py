@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainValidator
 
-from fedsdg.config.values import Positive, Rate, Reads, Seed
+from fedsdg.config.values import Positive, Rate, Seed
 from fedsdg.errors import ConfigError, shortened
 from fedsdg.federation.conditions.attack import Attackers
 from fedsdg.federation.conditions.compute import Compute
@@ -167,14 +167,10 @@ def find_start(folder: Any) -> Start | None:
     return Start(folder, sha256_json(hashes))
 
 
-def _folder_schema(_: Any) -> dict[str, Any]:
-    return {"type": ["string", "null"]}
-
-
 class Adapters(AdapterSettings):
     """LoRA adapters: rank r, scale α/r, and the layers that carry them."""
 
-    start: Annotated[Any, Reads(find_start, _folder_schema)] = None
+    start: Annotated[Start | None, PlainValidator(find_start)] = None
     """a folder with a PEFT checkpoint from which adapters and head start, such as `fedsdg export`
     writes; null: from random values"""
 

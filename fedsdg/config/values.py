@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
-from pydantic_core import core_schema
 
 from fedsdg.data.skew import parse_skew
 from fedsdg.errors import ConfigError, hint, shortened
@@ -18,22 +16,6 @@ LONGEST_NAME = 100
 """Folders and temporary files add to a name; file systems allow 255 bytes."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
 _SKEWS = ("dirichlet", "quantity", "classes", "column", "iid")
-
-
-@dataclass(frozen=True)
-class Reads:
-    """Marks a field whose value a function reads; ``schema`` is the schema of what it takes."""
-
-    function: Callable[[Any], Any]
-    schema: Callable[[Any], dict[str, Any]] = lambda _: {}
-
-    def __get_pydantic_core_schema__(self, *_: Any) -> core_schema.CoreSchema:
-        """Validate by the function."""
-        return core_schema.no_info_plain_validator_function(self.function)
-
-    def __get_pydantic_json_schema__(self, _: Any, handler: Any) -> dict[str, Any]:
-        """Return what the function takes."""
-        return self.schema(handler)
 
 
 def require_name(text: str) -> str:

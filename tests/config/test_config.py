@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fedsdg.federation.conditions.attack import Attack
-from fedsdg.federation.losses import Loss
-from fedsdg.federation.optimisers import Optimiser
 from fedsdg.config import plugins, run
 from fedsdg.config.config import Config
 from fedsdg.config.data_sets import dataset_name
@@ -17,6 +14,9 @@ from fedsdg.config.reference import config_page, config_schema, methods_page
 from fedsdg.config.scenarios import overlay
 from fedsdg.config.search import Interval
 from fedsdg.errors import ConfigError
+from fedsdg.federation.conditions.attack import Attack
+from fedsdg.federation.losses import Loss
+from fedsdg.federation.optimisers import Optimiser
 from fedsdg.parts import Part, plain
 from tests.own_images import stamped, write_table
 
@@ -55,7 +55,7 @@ def test_every_config_of_the_package_is_accepted(file):
     below = ["cross-needs"] if file.stem == "reproduced" else []
     config = load([*below, file])
     assert config.settings
-    labels = [entry.label for entry in config.methods if entry.label not in config._untuned]
+    labels = [entry.label for entry in config.methods if entry.label not in config.untuned]
     for label in labels:
         assert config.run(
             dataset_name(config.datasets[0]), config.settings[0], config.method(label), 0

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from fedsdg.config.layers import kept_whole, load, merged, named_file
-from fedsdg.files.yaml_text import read_yaml
 from fedsdg.errors import ConfigError
+from fedsdg.files.yaml_text import read_yaml
 
 
 def write(folder, name, text):
@@ -113,8 +113,6 @@ def test_a_config_that_is_kept_whole_reads_back(tmp_path):
 
 
 def test_a_config_is_read_without_torch():
-    code = (
-        "import sys; from fedsdg.config.layers import load; list(load(['cross-needs']).runs())"
-    )
+    code = "import sys; from fedsdg.config.layers import load; list(load(['cross-needs']).runs())"
     code += "; sys.exit(any(name in sys.modules for name in ('torch', 'numba', 'scipy', 'pandas')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

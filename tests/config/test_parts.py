@@ -13,7 +13,6 @@ from fedsdg.parts import (
     Part,
     Several,
     Share,
-    canonical,
     checked,
     parameters,
     with_parameters,
@@ -132,13 +131,17 @@ def test_a_name_is_registered_once_under_its_kind():
         type("Other", (Spice,), {"__module__": __name__}, name="salt")
 
 
+def test_a_check_of_earlier_versions_is_refused():
+    with pytest.raises(ConfigError, match="call it check_fields"):
+        type("Old", (Part,), {"__module__": __name__, "__post_init__": lambda self: None})
+
+
 def test_overrides_are_what_differs_from_the_defaults():
     assert Soup().overrides() == {}
     assert Soup(heat=0.5, spice="salt").overrides() == {}
     changed = Soup(spice={"type": "pepper", "grains": 9}, times=[1.0])
     assert changed.overrides() == {"spice": {"type": "pepper", "grains": 9}, "times": [1.0]}
     assert Soup.read(changed.overrides()) == changed
-    assert canonical({"b": 1, "a": [0.5]}) == '{"a":[0.5],"b":1}'
 
 
 def test_parameters_reach_into_inner_parts():

@@ -6,6 +6,7 @@ from fedsdg.config import plugins
 from fedsdg.config.config import Config
 from fedsdg.config.layers import merged
 from fedsdg.errors import ConfigError
+from fedsdg.federation.optimisers import Adam
 
 WHOLE = '''
 from fedsdg.aggregation.types import Combination, Plan, Rule
@@ -92,9 +93,10 @@ def test_a_plugin_brings_every_kind(plugin):
     assert made.conditions.attack.attack.volume == 0.4
     assert made.conditions.others[0].share == 0.2
     assert made.identity("x")["title"] == "Half"
-    found = plugins.hashes({"method": f"half{n}"})
-    assert list(found) == [str(file)]
-    assert plugins.hashes({"method": "fedavg"}) == {}
+    optimiser = made.training.optimiser
+    assert plugins.hashes(f"half{n}", "digits", []) == [plugins.load(str(file)).sha256]
+    assert plugins.hashes("fedavg", "digits", [optimiser]) == plugins.hashes("x", f"stripes{n}", [])
+    assert plugins.hashes("fedavg", "digits", [Adam()]) == []
 
 
 def test_the_hash_covers_what_lies_beside(plugin, tmp_path):
@@ -117,8 +119,12 @@ def test_the_hash_covers_what_lies_beside(plugin, tmp_path):
             "rename",
         ),
         ("METHODS = {'mine': 3}", "METHODS['mine'] is a int; write Method(...)"),
-        ("from fedsdg.parts import part", "@part is gone"),
-        ("ATTACKS = {}", "ATTACKS, which is gone; write class X(Attack, name='x')"),
+        ("from fedsdg.parts import part", "so remove @part"),
+        ("from fedsdg.parts import Range", "Field of pydantic"),
+        ("from fedsdg.methods.choice import Choice", "class Away(Attack, name='away')"),
+        ("from fedsdg.methods.composition import Key", "docs/add-a-method.md shows"),
+        ("ATTACKS = {}", "'ATTACKS', which is gone; register a part by its class"),
+        ("from fedsdg.methods.method import Method\nMethod('x', up='2d')", "measured, so remove"),
         ("DATASETS = {'digits': print}", "'digits', which exists"),
     ],
 )
