@@ -1,14 +1,17 @@
-"""The page that explains every key of a config, from what its parts declare."""
+"""The pages that explain every key of a config and every method, from what their parts declare.
+
+``python -m fedsdg.config.reference`` writes docs/config.md and docs/methods.md.
+"""
 
 from __future__ import annotations
 
 import inspect
 import json
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
+from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
 from fedsdg.config import plugins
@@ -19,21 +22,32 @@ from fedsdg.data.sources import DATASETS
 from fedsdg.federation.conditions.attack import Attack
 from fedsdg.federation.losses import Loss
 from fedsdg.federation.optimisers import Optimiser
+from fedsdg.methods import formulas
 from fedsdg.methods.families import FAMILIES
-from fedsdg.parts import Part, named_schema, plain
+from fedsdg.methods.method import Method
+from fedsdg.parts import Part, named_schema, parameters, plain
 
-_TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
-_LIMITS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}
+_MADE = "Made by `make docs` from the parts in `fedsdg/`; not to be edited here.\n"
+_ABOUT = """[config/README.md](../config/README.md) says how configs are laid over one another.
+Defaults are those of a key that no file gives; every config is laid over `config/config.yaml`.
+Parameters of each method: [methods.md](methods.md).
+"""
+_TYPES = {
+    "integer": "whole number",
+    "string": "text",
+    "boolean": "true or false",
+    "object": "mapping",
+}
+_LIMITS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to"}
 
 
 def config_page() -> str:
-    """Return the page in Markdown: a table for each section and for each registered part."""
-    pages = ["# The config, key by key\n", section("The whole", Config)]
+    """Return docs/config.md: a table for each section and for each registered part."""
+    pages = ["# The config, key by key\n", _MADE, _ABOUT, section("The whole", Config)]
     pages += [section(f"`{place}`", part) for place, part in sections(Config)]
     for kind in (Optimiser, Loss, Attack, Backbone):
         for name, part in kind.registry.items():
             pages.append(section(f"{kind.__name__} `{name}`", part))
-    pages += ["## Parameters of methods\n", parameters_table()]
     return "\n".join(pages)
 
 
@@ -43,6 +57,20 @@ def config_schema() -> dict[str, Any]:
     for key, names in (("methods", plugins.METHODS), ("datasets", DATASETS)):
         schema["properties"][key] |= {"type": "array", "items": named_schema(names)}
     return schema
+
+
+def methods_page() -> str:
+    """Return docs/methods.md: formula, parameters and source of every method, by family."""
+    notation = inspect.cleandoc(formulas.__doc__ or "").partition("\n\n")[2]
+    pages = ["# The methods\n", _MADE, f"{notation}\n"]
+    for family, rows in FAMILIES.items():
+        lines = [
+            (f"{row.title} (`{name}`)", row.formula, _values(row), row.source)
+            for name, row in rows.items()
+        ]
+        pages += [f"## {family}\n", table(("method", "formula", "parameters", "source"), lines)]
+    pages += ["## Parameters\n", _parameters_table()]
+    return "\n".join(pages)
 
 
 def sections(model: type[Part], place: str = "") -> Iterator[tuple[str, type[Part]]]:
@@ -64,36 +92,44 @@ def _parts(annotation: Any) -> Iterator[type[Part]]:
 def section(title: str, model: type[Part]) -> str:
     """Return a heading, the first sentence on a part, and a table of its keys."""
     summary = inspect.cleandoc(model.__doc__ or "").split("\n\n")[0].replace("``", "`")
-    rows = [
-        (f"`{key}`", default_of(info), allowed(info), info.description or "")
-        for key, info in model.model_fields.items()
-    ]
-    return f"## {title}\n\n{' '.join(summary.split())}\n\n" + table(
-        ("key", "default", "values", "meaning"), rows
-    )
+    rows = [_cells(key, info) for key, info in model.model_fields.items()]
+    keys = table(("key", "default", "values", "meaning"), rows)
+    return f"## {title}\n\n{' '.join(summary.split())}\n\n{keys}"
 
 
-def methods_page() -> str:
-    """Return docs/methods.md: formula, parameters and source of every method, by family."""
-    pages = ["# Methods\n"]
-    for family, rows in FAMILIES.items():
-        lines = []
-        for name, row in rows.items():
-            known = [f"`{key}` = {default_of(info)}" for key, info in row.parameters.items()]
-            lines.append((f"{row.title} (`{name}`)", row.formula, ", ".join(known), row.source))
-        pages += [f"## {family}\n", table(("method", "formula", "parameters", "source"), lines)]
-    return "\n".join(pages)
+def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a Markdown table; bars and line breaks within cells are escaped."""
+    text = ""
+    for line in (heads, ("---",) * len(heads), *rows):
+        cells = [cell.replace("|", r"\|").replace("\n", " ") or "—" for cell in line]
+        text += f"| {' | '.join(cells)} |\n"
+    return text
 
 
-def parameters_table() -> str:
+def _cells(key: str, info: FieldInfo) -> tuple[str, str, str, str]:
+    return f"`{key}`", default_of(info), allowed(info), info.description or ""
+
+
+def _values(row: Method) -> str:
+    """Return the parameters of a method with their defaults, and what it fixes or prescribes."""
+    known = parameters(*row.parts)
+    fixed = {key: known[key].default for key in row.fixed}
+    if row.optimiser:
+        fixed["optimiser"] = row.optimiser
+    values = {key: info.default for key, info in row.parameters.items()} | dict(row.training)
+    words = [f"`{key}` = {_plain_text(value)}" for key, value in values.items()]
+    return ", ".join([*words, *(f"`{key}` fixed at {_plain_text(fixed[key])}" for key in fixed)])
+
+
+def _parameters_table() -> str:
     """Return a row for each parameter, with the methods that share it."""
     shared: dict[tuple[str, ...], list[str]] = {}
     for name, row in plugins.METHODS.items():
         for key, info in row.parameters.items():
-            cells = (f"`{key}`", default_of(info), allowed(info), info.description or "")
+            cells = (f"`{key}`", allowed(info), info.description or "")
             shared.setdefault(cells, []).append(f"`{name}`")
     rows = [(*cells, ", ".join(names)) for cells, names in shared.items()]
-    return table(("parameter", "default", "values", "meaning", "methods"), rows)
+    return table(("parameter", "values", "meaning", "methods"), rows)
 
 
 def default_of(info: FieldInfo) -> str:
@@ -103,6 +139,10 @@ def default_of(info: FieldInfo) -> str:
     value = info.get_default(call_default_factory=True)
     if isinstance(value, Part):
         return f"`{value.registered_as}`" if value.registered_as else "see below"
+    return _plain_text(value)
+
+
+def _plain_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return json.dumps(plain(value), ensure_ascii=False).strip('"')
@@ -110,51 +150,21 @@ def default_of(info: FieldInfo) -> str:
 
 def allowed(info: FieldInfo) -> str:
     """Return what a field may be, in words."""
-    return " or ".join(dict.fromkeys(_allowed(info.annotation, info.metadata)))
+    return _in_words(TypeAdapter(info.rebuild_annotation()).json_schema())
 
 
-def _allowed(kind: Any, metadata: Iterable[Any] = ()) -> Iterator[str]:
-    origin = get_origin(kind)
-    inside = get_args(kind)
-    if origin is Literal:
-        yield from (f"`{json.dumps(choice).strip(chr(34))}`" for choice in inside)
-    elif kind in _TYPES:
-        yield " ".join([_TYPES[kind], *_limits(metadata)])
-    elif kind is type(None):
-        yield "null"
-    elif origin is tuple:
-        yield f"list ({' or '.join(dict.fromkeys(_allowed(inside[0])))})"
-    elif origin is Annotated:
-        nested = [one for entry in inside[1:] for one in getattr(entry, "metadata", [entry])]
-        yield from _allowed(inside[0], nested)
-    elif isinstance(kind, type) and issubclass(kind, Part):
-        yield " or ".join(f"`{name}`" for name in kind.registry) or "its keys"
-    elif (
-        origin is not None
-        and inside
-        and not (isinstance(origin, type) and issubclass(origin, dict))
-    ):
-        for inner in inside:
-            yield from _allowed(inner, metadata)
-    else:
-        yield "mapping from names" if origin is dict else re.sub(r"[\w.]*\.", "", str(kind))
-
-
-def _limits(metadata: Iterable[Any]) -> Iterator[str]:
-    for limit in metadata:
-        for name, word in _LIMITS.items():
-            if hasattr(limit, name):
-                yield f"{word} {getattr(limit, name):g}"
-
-
-def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Return a Markdown table; bars and line breaks within cells are escaped."""
-    lines = [heads, ("---",) * len(heads), *rows]
-    text = ""
-    for line in lines:
-        cells = [cell.replace("|", r"\|").replace("\n", " ") or "—" for cell in line]
-        text += f"| {' | '.join(cells)} |\n"
-    return text
+def _in_words(schema: Mapping[str, Any]) -> str:
+    """Return what a JSON schema allows."""
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(map(_in_words, schema["anyOf"])))
+    choices = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    if choices:
+        return " or ".join(f"`{_plain_text(choice)}`" for choice in choices)
+    if schema.get("type") == "array":
+        return f"list ({_in_words(schema['items'])})" if schema.get("items") else "list"
+    limits = [f"{word} {schema[key]:.12g}" for key, word in _LIMITS.items() if key in schema]
+    kind = schema.get("type", "see below")
+    return " ".join([_TYPES.get(kind, kind), *limits])
 
 
 if __name__ == "__main__":

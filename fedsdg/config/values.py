@@ -85,6 +85,7 @@ def without_null(value: Any) -> Any:
     return {key: entry for key, entry in value.items() if entry is not None}
 
 
+_LIST_OF_TEXTS = {"type": "array", "items": {"type": "string"}}
 Name = Annotated[str, AfterValidator(require_name)]
 Seed = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(ge=0)]
@@ -97,6 +98,6 @@ Texts = Annotated[
     tuple[str, ...],
     Field(strict=False),
     BeforeValidator(_listed),
-    WithJsonSchema({"type": ["string", "array", "null"], "items": {"type": "string"}}),
+    WithJsonSchema({"anyOf": [{"type": "string"}, _LIST_OF_TEXTS, {"type": "null"}]}),
 ]
 """A text, a list of texts, or null."""
