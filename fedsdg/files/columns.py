@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fedsdg.parts import Part
+from pydantic import BaseModel
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def columns_of(*parts: Any) -> tuple[Column, ...]:
     """Return the columns that parts, and the parts within them, declare; each once."""
     found: dict[tuple[str, str], Column] = {}
     for part in parts:
-        inner = columns_of(*dict(part).values()) if isinstance(part, Part) else ()
+        inner = columns_of(*dict(part).values()) if isinstance(part, BaseModel) else ()
         for column in (*getattr(part, "columns", ()), *inner):
             found[column.table, column.name] = column
     return tuple(found.values())
