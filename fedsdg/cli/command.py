@@ -10,37 +10,28 @@ import ast
 import copy
 import inspect
 import json as json_format
+import os
 import re
 import shlex
 import sys
-import tempfile
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import typer
-from typer import Argument, Option
 from typer.core import TyperCommand
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from fedsdg.config.config import Config
 
-Command = Callable[..., int | None]
-Count = Annotated[int, Option(min=1)]
-Seed = Annotated[int | None, Option(min=0)]
-Minutes = Annotated[float | None, Option(min=0)]
+Words = Sequence[str]
+Text = str | None
+File = Path | None
+Count = Annotated[int, typer.Option(min=1)]
+Number = Annotated[int | None, typer.Option(min=1)]
+Seed = Annotated[int | None, typer.Option(min=0)]
+Minutes = Annotated[float | None, typer.Option(min=0)]
 
 
 class Laid(NamedTuple):
@@ -52,11 +43,11 @@ class Laid(NamedTuple):
         plugin: Python files or modules with methods and parts of your own
     """
 
-    config: Sequence[str] = ()
-    set: Sequence[str] = ()
-    plugin: Sequence[str] = ()
+    config: Words
+    set: Words
+    plugin: Words
 
-    def load(self, more: Sequence[str] = ()) -> Config:
+    def load(self, more: Words = ()) -> Config:
         """Return the config, with further files laid over those of ``--config``."""
         from fedsdg.config.layers import load
 
@@ -71,23 +62,21 @@ class Laid(NamedTuple):
 class _Command(TyperCommand):
     """A command whose options for lists take several words: ``--only fedavg krum``."""
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         lists = {flag for one in self.params if one.multiple for flag in one.opts}
+        end = args.index("--") if "--" in args else len(args)
         option = ""
         words: list[str] = []
-        for position, word in enumerate(args):
-            if word == "--":
-                words += args[position:]
-                break
+        for before, word in zip(["", *args], args[:end], strict=False):
             if word.startswith("-"):
                 option = word if word in lists else ""
-            elif option and args[position - 1] != option:
+            elif option and before != option:
                 words.append(option)
             words.append(word)
-        return super().parse_args(ctx, words)
+        return super().parse_args(ctx, words + args[end:])
 
 
-def add_command(app: typer.Typer, function: Command) -> None:
+def add_command(app: typer.Typer, function: Callable[..., int | None]) -> None:
     """Add a function to a command line, under its name.
 
     A parameter ``laid: Laid`` stands for the options --config, --set and --plugin.
@@ -101,15 +90,15 @@ def add_command(app: typer.Typer, function: Command) -> None:
     declared = inspect.signature(function, eval_str=True).parameters
     parameters = [one for name, one in declared.items() if name != "laid"]
     for name, hint in get_type_hints(Laid).items() if "laid" in declared else ():
-        option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint)
-        parameters.append(option.replace(default=()))
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(name, kind, default=(), annotation=hint))
+    shown = [_as_typer_reads_it(one, meanings[one.name]) for one in parameters]
 
     def call(**words: Any) -> int | None:
         if "laid" in declared:
             words["laid"] = Laid(*(words.pop(name) for name in Laid._fields))
         return function(**words)
 
-    shown = [_parameter(one, meanings[one.name]) for one in parameters]
     call.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     call.__annotations__ = {one.name: one.annotation for one in shown}
     epilog = "\b\nExample:\n" + textwrap.indent(example, "  ")
@@ -118,8 +107,8 @@ def add_command(app: typer.Typer, function: Command) -> None:
 
 def _described(function: Any) -> tuple[str, str, dict[str, str]]:
     """Return the text of a docstring, its example, and the meanings of its arguments."""
-    doc = inspect.getdoc(function)
-    if doc is None or sys.flags.optimize == 2:
+    doc = inspect.getdoc(function) or ""
+    if sys.flags.optimize == 2:
         (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
         doc = ast.get_docstring(node) or ""  # type: ignore[arg-type]
     text, *parts = re.split(r"^(Args|Example):\n", doc, flags=re.MULTILINE)
@@ -129,22 +118,23 @@ def _described(function: Any) -> tuple[str, str, dict[str, str]]:
     return text.strip(), sections.get("Example", "").strip(), meanings
 
 
-def _parameter(one: inspect.Parameter, meaning: str) -> inspect.Parameter:
-    """Return a parameter as typer reads it."""
+def _as_typer_reads_it(one: inspect.Parameter, meaning: str) -> inspect.Parameter:
+    """Return a parameter with its help, an option with two dashes, and a list for a sequence."""
     hint = one.annotation
-    is_list = get_origin(hint) is Sequence
-    if is_list:
-        hint = list[get_args(hint)[0]]  # type: ignore[misc]
-    known = [copy.copy(info) for info in getattr(hint, "__metadata__", ())]
+    default = one.default
     is_argument = one.kind is one.POSITIONAL_OR_KEYWORD
-    info = known[0] if known else Argument() if is_argument else Option()
+    info = typer.Argument() if is_argument else typer.Option()
+    if get_origin(hint) is Annotated:
+        hint, known = get_args(hint)
+        info = copy.copy(known)
+    if get_origin(hint) is Sequence:
+        hint = list[get_args(hint)[0]]  # type: ignore[misc]
+        default = [] if default == () else default
     info.help = meaning
     if not is_argument:
         info.param_decls = (f"--{one.name.strip('_').replace('_', '-')}",)
-    kind = get_args(hint)[0] if known else hint
-    default = [] if is_list and one.default == () else one.default
     return inspect.Parameter(
-        one.name, one.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
+        one.name, one.KEYWORD_ONLY, default=default, annotation=Annotated[hint, info]
     )
 
 
@@ -153,20 +143,12 @@ def answer(json: bool, facts: Any, lines: Iterable[str]) -> None:
 
     Args:
         json: Whether the command was given ``--json``.
-        facts: What the JSON holds; an iterator becomes a list.
+        facts: What the JSON holds.
         lines: What a person reads.
     """
-    if not json:
-        print("\n".join(lines))
-        return
-    content = list(facts) if isinstance(facts, Iterator) else facts
-    print(json_format.dumps(content, indent=2, allow_nan=False, ensure_ascii=False))
-
-
-def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a frame in JSON's types; what is missing is null."""
-    rows: list[dict[str, Any]] = json_format.loads(frame.to_json(orient="records"))
-    return rows
+    if json:
+        lines = [json_format.dumps(facts, indent=2, allow_nan=False, ensure_ascii=False)]
+    print("\n".join(lines))
 
 
 def remark(text: str) -> None:
@@ -174,31 +156,17 @@ def remark(text: str) -> None:
     print(f"fedsdg: {text}", file=sys.stderr, flush=True)
 
 
-def require_writable(
-    *places: str | Path,
-    remedy: str = "name another place with --output",
-    kind: Literal["file", "folder"] = "folder",
-) -> None:
-    """Refuse places that cannot be written to, before anything is imported or computed.
-
-    Args:
-        places: Files or folders; of those that do not exist the nearest folder above is tried.
-        remedy: What names another place.
-        kind: What the places are to be.
+def require_writable(*places: str | Path) -> None:
+    """Refuse files or folders that cannot be written, before anything is computed.
 
     Raises:
-        OSError: One sentence with the reason and the remedy.
+        OSError: One sentence with the remedy.
     """
     for place in map(Path, places):
-        if place.exists() and place.is_dir() != (kind == "folder"):
-            raise OSError(f"{place} is to be a {kind}, which it is not: {remedy}")
-        above = [place.absolute(), *place.absolute().parents][kind == "file" :]
-        folder = next(folder for folder in above if folder.exists())
-        try:
-            with tempfile.TemporaryFile(dir=folder) as file:
-                file.write(bytes(4096))
-        except OSError as error:
-            raise OSError(
-                f"{place} cannot be written ({error.strerror}): make room or change the "
-                f"permissions in {folder}, or {remedy}"
-            ) from error
+        above = (place.absolute(), *place.absolute().parents)
+        folder = next(folder for folder in above if folder.is_dir())
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(
+                f"{place} cannot be written: change the permissions of {folder}, or name another "
+                "place with --output; that of finished runs is FEDSDG_STORE"
+            )

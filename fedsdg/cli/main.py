@@ -19,9 +19,8 @@ from fedsdg import __version__
 from fedsdg.cli import models, results, running, showing
 from fedsdg.cli.command import add_command, remark
 
-FORESEEN = (ValueError, FloatingPointError, OSError)
+FORESEEN = (ValueError, FloatingPointError, OSError, TyperException)
 """What bad input or a failing run raises; anything else is a defect and keeps its traceback."""
-_INTERRUPTED = "interrupted; what was finished is kept, and the same command goes on"
 
 
 COMMANDS = (
@@ -82,13 +81,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # As with `fedsdg methods | head`: other tools end without a word, too.
         _drop_output()
         return 1
-    except (TyperException, *FORESEEN) as error:
+    except FORESEEN as error:
         if "--traceback" in words:
             raise
         return _fail(error)
     except KeyboardInterrupt as stop:
-        # Without a sentence the work had not come to what it keeps.
-        remark(str(stop) if len(stop.args) > 1 else _INTERRUPTED)
+        remark(str(stop) or "interrupted; what was finished is kept, and the same command goes on")
         return int(getattr(stop, "exit_code", 130))
 
 

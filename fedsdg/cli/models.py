@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedsdg.cli.command import Count, Laid, answer, remark, require_writable
+from fedsdg.cli.command import (
+    Count,
+    File,
+    Laid,
+    Number,
+    Text,
+    Words,
+    answer,
+    remark,
+    require_writable,
+)
 
 if TYPE_CHECKING:
     from fedsdg.data.sources import Source
@@ -19,7 +29,7 @@ def partition(
     dataset: str,
     skew: str,
     output: Sequence[Path],
-    clients: Count | None = None,
+    clients: Number = None,
     seed: Sequence[int] = (),
 ) -> None:
     """Divide a data set among clients, once for each seed.
@@ -37,12 +47,9 @@ def partition(
     """
     config = laid.load()
     seeds = seed or config.seeds
-    if len(set(output)) != len(seeds) or len(output) != len(seeds):
-        raise ValueError(
-            f"--output names {len(set(output))} different file(s), but there are {len(seeds)} "
-            "seeds; name one file a seed, in their order"
-        )
-    require_writable(*output, kind="file")
+    if not len({*output}) == len(output) == len(seeds):
+        raise ValueError(f"there are {len(seeds)} seeds; name one --output a seed, in their order")
+    require_writable(*output)
     (source,) = _sources(laid, [dataset])
     from fedsdg.data.partition import partition_clients
     from fedsdg.data.partition_files import write_partition
@@ -55,25 +62,17 @@ def partition(
         made = partition_clients(images, count, parse_skew(skew), number, config.partition)
         write_partition(made, file)
         sizes = made.counts(made.split, 3).sum(1)
-        print(
-            f"{file}: {made.num_clients} clients with {sizes.min()} to {sizes.max()} samples after "
-            f"{made.facts['attempts']} draw(s)"
-        )
+        draws = f"{made.facts['attempts']} draw(s)"
+        print(f"{file}: {len(sizes)} clients with {sizes.min()} to {sizes.max()} samples, {draws}")
     for note in images.notes:
         print(f"{images.name}: {note}")
     if untrained := made.untrained_classes():
         print(f"classes that no client trains on: {', '.join(untrained)}")
-    if left := made.facts.get("natural"):
-        print(
-            f"left out: {left['too_small']} clients with fewer than "
-            f"{config.partition.min_samples} samples and {left['not_drawn']} that were not drawn, "
-            f"{left['samples_left_out']} samples"
-        )
+    for reason, number in (made.facts.get("natural") or {}).items():
+        print(f"left out, {reason.replace('_', ' ')}: {number}")
 
 
-def pretrain(
-    *, laid: Laid, output: Path, backbone: str | None = None, recorded: bool = False
-) -> None:
+def pretrain(*, laid: Laid, output: Path, backbone: Text = None, recorded: bool = False) -> None:
     """Make a backbone as the config describes it.
 
     Args:
@@ -92,7 +91,7 @@ def pretrain(
     if name not in config.backbones:
         close = hint(name, config.backbones)
         raise ValueError(f"backbone {name!r} is not described under backbones{close}")
-    require_writable(output, kind="file")
+    require_writable(output)
     from fedsdg.experiment import backbones
 
     seconds = config.checkpoint_seconds
@@ -103,9 +102,9 @@ def pretrain(
 def export(
     run: Path,
     *,
-    output: Path | None = None,
+    output: File = None,
     client: Sequence[int] = (),
-    backbone: Path | None = None,
+    backbone: File = None,
 ) -> None:
     """Write a run's models for peft and timm, each with a card.
 
@@ -132,9 +131,9 @@ def evaluate(
     model: Path,
     *,
     laid: Laid,
-    data: Sequence[str] = (),
-    partition: Path | None = None,
-    backbone: Path | None = None,
+    data: Words = (),
+    partition: File = None,
+    backbone: File = None,
     json: bool = False,
 ) -> None:
     """Say how well an exported model does on data sets.
@@ -156,17 +155,18 @@ def evaluate(
         )
     sources = _sources(laid, data)
     from fedsdg.experiment.evaluate import evaluate
+    from fedsdg.experiment.material import load_images
 
-    results = list(evaluate(model, sources, backbone, partition))
+    results = list(evaluate(model, map(load_images, sources), backbone, partition))
     lines = [
-        f"{one.dataset}: accuracy {one.accuracy:.4f}, loss {one.loss:.4f} on {one.images} images "
-        f"({one.samples}){f'; {one.chance}' if one.chance else ''}"
+        f"{one.dataset}: {one.metric} {one.accuracy:.4f}, loss {one.loss:.4f} on {one.images} "
+        f"images ({one.samples}){f'; {one.chance}' if one.chance else ''}"
         for one in results
     ]
     answer(json, [vars(one) for one in results], lines)
 
 
-def _sources(laid: Laid, names: Sequence[str]) -> list[str | Source]:
+def _sources(laid: Laid, names: Words) -> list[str | Source]:
     """Return the data sets of these names, of the config or beyond it; by default the config's."""
     from fedsdg.config.data_sets import dataset_name
 
@@ -180,20 +180,20 @@ def aggregate(
     *,
     rule: str,
     global_: Path,
-    clients: Sequence[str],
+    clients: Words,
     out: Path,
     overwrite: bool = False,
-    report: Path | None = None,
-    num_samples: Path | None = None,
-    num_batches: Path | None = None,
+    report: File = None,
+    num_samples: File = None,
+    num_batches: File = None,
     on_nonfinite: Literal["raise", "drop"] = "raise",
     buffers: Literal["largest", "global", "refuse"] = "largest",
     memory: int = 256,
-    client_samples: Path | None = None,
+    client_samples: File = None,
     num_clients: int | None = None,
-    upload: Sequence[str] = (),
-    state: Path | None = None,
-    state_out: Path | None = None,
+    upload: Words = (),
+    state: File = None,
+    state_out: File = None,
     round: Count = 1,
 ) -> None:
     r"""Aggregate clients' safetensors files into one, in little memory.
@@ -226,7 +226,7 @@ def aggregate(
     """
     from fedsdg.aggregation import files
     from fedsdg.aggregation.file_clients import upload_files
-    from fedsdg.experiment.interruption import Stopped, stopped_by_signals
+    from fedsdg.experiment.interruption import stopped_by_signals
     from fedsdg.files import write_json
 
     given = {
@@ -235,60 +235,56 @@ def aggregate(
         "client_samples": client_samples,
     }
     counts = {name: file for name, file in given.items() if file is not None}
-    folders = dict(map(_named_folder, upload))
-    uploads = {name: upload_files(folder, clients) for name, folder in folders.items()}
+    folders = [text.partition("=") for text in upload]
+    for name, _, folder in folders:
+        if not (name and folder):
+            raise ValueError(f"--upload {name!r} is not of the form NAME=FOLDER")
+    uploads = {name: upload_files(folder, clients) for name, _, folder in folders}
     targets = [file for file in (out, state_out) if file is not None]
     for target in targets:
         files.check_not_read(target, [*counts.values()])
     if report is not None:
         files.check_target(report, overwrite=overwrite)
-        read = [global_, *clients, *counts.values()]
-        files.check_not_read(report, sum(uploads.values(), [*targets, *read]))
-    try:
-        with stopped_by_signals():
-            result = files.aggregate_files(
-                _rule(rule),
-                global_,
-                clients,
-                out,
-                **{name: files.read_counts(file) for name, file in counts.items()},
-                num_clients=num_clients,
-                uploads=uploads,
-                round=round,
-                state=files.read_state(state) if state is not None else None,
-                state_out=state_out,
-                on_nonfinite=on_nonfinite,
-                buffers=buffers,
-                overwrite=overwrite,
-                memory=memory << 20,
-            )
-    except Stopped as stop:
-        sentence = "stopped: no file is left in part; the same command begins anew"
-        raise Stopped(stop.args[0], sentence) from None
+        files.check_not_read(report, [*targets, global_, *clients, *counts.values()])
+    with stopped_by_signals():
+        result = files.aggregate_files(
+            _rule(rule),
+            global_,
+            clients,
+            out,
+            **{name: files.read_counts(file) for name, file in counts.items()},
+            num_clients=num_clients,
+            uploads=uploads,
+            round=round,
+            state=files.read_state(state) if state is not None else None,
+            state_out=state_out,
+            on_nonfinite=on_nonfinite,
+            buffers=buffers,
+            overwrite=overwrite,
+            memory=memory << 20,
+        )
     facts = {"global": str(global_), "out": str(out), **result.report()}
-    if report is None:
-        answer(True, facts, [])
-    else:
+    if report is not None:
         write_json(report, facts)
-
-
-def _named_folder(text: str) -> tuple[str, str]:
-    name, _, folder = text.partition("=")
-    if not (name and folder):
-        raise ValueError(f"--upload {text!r} is not of the form NAME=FOLDER")
-    return name, folder
+    else:
+        answer(True, facts, [])
 
 
 def _rule(text: str) -> Any:
     """Return a rule as a config has it: a name, or a row such as {type: krum, f: 2}."""
     from fedsdg.files.yaml_text import read_yaml
 
-    row: Any = None
     with contextlib.suppress(ValueError):
         row = read_yaml(text, "--rule")
-    if not isinstance(row, str | dict):
-        raise ValueError(f"--rule {text!r} is neither a name nor a row {{type: …}}")
-    for key, value in row.items() if isinstance(row, dict) else ():
-        with contextlib.suppress(ValueError):  # YAML takes 1e-8 for a text.
-            row = {**row, key: float(value) if isinstance(value, str) else value}
-    return row
+        if isinstance(row, str):
+            return row
+        if isinstance(row, dict):
+            return {key: _number(value) for key, value in row.items()}
+    raise ValueError(f"--rule {text!r} is neither a name nor a row {{type: …}}")
+
+
+def _number(value: Any) -> Any:
+    """Read a number that YAML takes for a text, such as 1e-8."""
+    with contextlib.suppress(ValueError):
+        return float(value) if isinstance(value, str) else value
+    return value

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from fedsdg.cli.command import Count, Laid, answer, plain_rows, remark, require_writable
+from fedsdg.cli.command import File, Laid, Words, answer, remark, require_writable
 from fedsdg.files.places import CROSS, RECORDS, SUMMARY, filled
-
-if TYPE_CHECKING:
-    from fedsdg.analysis.provenance import Trace
 
 CLAIMS = Path("claims.yaml")
 OTHERS = ("regret", "claims", "documents", "speed", "page")
@@ -20,12 +16,7 @@ OTHERS = ("regret", "claims", "documents", "speed", "page")
 
 
 def summarise(
-    *,
-    laid: Laid,
-    output: Path,
-    runs: Path | None = None,
-    search: Path | None = None,
-    succeeded: Path | None = None,
+    *, laid: Laid, output: Path, runs: File = None, search: File = None, succeeded: File = None
 ) -> int:
     """Gather the records of all runs of an experiment.
 
@@ -40,43 +31,38 @@ def summarise(
     Example:
         fedsdg summarise --runs results/runs/smoke --output results/summary/smoke
     """
-    require_writable(output, kind="file" if succeeded else "folder")
-    if succeeded is not None:
-        return _require_success(succeeded, output)
-    if runs is None:
-        raise ValueError("name the folder of the runs with --runs, such as results/runs/smoke")
-    from fedsdg.experiment.summary import write_summary
-
-    described = laid.words() or "FEDSDG_CONFIG" in os.environ
-    write_summary(runs, output, laid.load() if described else None, search)
-    return 0
-
-
-def _require_success(summary: Path, flag: Path) -> int:
+    require_writable(output)
     from fedsdg.analysis.gather import failed_runs
+    from fedsdg.experiment.summary import write_summary
     from fedsdg.files import write_bytes
 
-    failed = failed_runs(summary)
+    if runs is not None:
+        described = laid.words() or "FEDSDG_CONFIG" in os.environ
+        write_summary(runs, output, laid.load() if described else None, search)
+        return 0
+    if succeeded is None:
+        raise ValueError("name the folder of the runs with --runs, such as results/runs/smoke")
+    failed = failed_runs(succeeded)
     for run, error in failed.items():
         remark(f"failed: {run}: {error}")
     if failed:
-        remark(f"error: {len(failed)} run(s) failed; mend the cause, and delete these folders")
+        remark("error: runs failed; mend the cause, delete their folders, and do them again")
     else:
-        write_bytes(flag, b"all runs succeeded\n")
+        write_bytes(output, b"all runs succeeded\n")
     return int(bool(failed))
 
 
 def render(
-    name: Sequence[str],
+    name: Words,
     *,
-    summary: Path | None = None,
-    output: Path | None = None,
-    figures: Path | None = None,
+    summary: File = None,
+    output: File = None,
+    figures: File = None,
     measured: Path = Path(RECORDS, "performance/measured.json"),
     records: Path = Path(RECORDS),
-    experiments: Sequence[str] = (),
+    experiments: Words = (),
     metric: str = "accuracy",
-    plugin: Sequence[str] = (),
+    plugin: Words = (),
 ) -> None:
     """Render tables, figures, claims or pages from what has been recorded.
 
@@ -102,17 +88,13 @@ def render(
         fedsdg render page
     """
     folder = output or Path("rendered")
-    page = output or Path("results/report/index.html")
     # Beside its table a figure would replace the numbers: both write NAME.csv.
     drawn = figures or folder / "figures"
+    require_writable(folder, drawn)
     documents = {"claims", "documents"} & {*name}
-    if "page" in name:
-        require_writable(page, kind="file")
-    elif {*name} - documents:
-        require_writable(folder, drawn)
     if documents and not CLAIMS.is_file():
         raise FileNotFoundError(f"there is no {CLAIMS} here; call this in the repository's root")
-    from fedsdg.analysis import render
+    from fedsdg.analysis import page, render, slots, speed
     from fedsdg.analysis.records import record
     from fedsdg.config import plugins
 
@@ -123,8 +105,8 @@ def render(
         render.pages_named(word)
     if bool(pages) != (summary is not None):
         raise ValueError(
-            "tables and figures are made from a record or summary, and nothing else is: name both, "
-            "as in 'fedsdg render main --summary results/reference/cross-needs'"
+            "--summary names the record or summary that tables and figures are made from, and "
+            "nothing else is: 'fedsdg render main --summary results/reference/cross-needs'"
         )
     tex = not folder.resolve().is_relative_to(Path(RECORDS).resolve())  # Records have none.
     written: list[Path] = []
@@ -134,25 +116,18 @@ def render(
         opened = [record(records / one) for one in experiments or CROSS]
         written += render.write_regret(opened, folder, drawn, metric, tex=tex)
     if documents:
-        from fedsdg.analysis.slots import render_documents
-
-        written += render_documents()
+        written += slots.render_documents()
     if "speed" in name:
-        from fedsdg.analysis.speed import write_speed
-
-        written += write_speed(measured, folder, figures or folder)
+        written += speed.write_speed(measured, folder, figures or folder)
     if "page" in name:
-        from fedsdg.analysis.page import arenas, write_page
-
-        shown = [record(records / one) for one in experiments] or arenas(records)
-        written.append(write_page(page, shown, CLAIMS if CLAIMS.is_file() else None))
+        shown = [record(records / one) for one in experiments] or page.arenas(records)
+        target = output or Path("results/report/index.html")
+        written.append(page.write_page(target, shown, CLAIMS if CLAIMS.is_file() else None))
     for path in written:
-        if path.name in ("regret.md", "speed.md"):
-            print(path.read_text(encoding="utf-8"))
-    print("\n".join(map(str, written)))
+        print(path.read_text(encoding="utf-8") if path.name in ("regret.md", "speed.md") else path)
 
 
-def record(experiment: Sequence[str], *, merge: bool = False) -> None:
+def record(experiment: Words, *, merge: bool = False) -> None:
     """Keep in results/reference what tables and figures are made from.
 
     Args:
@@ -162,7 +137,7 @@ def record(experiment: Sequence[str], *, merge: bool = False) -> None:
     Example:
         fedsdg record smoke
     """
-    require_writable(RECORDS, remedy="call it in another folder")
+    require_writable(RECORDS)
     from fedsdg.analysis.gather import keep_record
 
     for name in experiment:
@@ -193,38 +168,27 @@ def trace(
     from fedsdg.analysis import provenance
 
     number = provenance.trace(Path(), what, metric, at)
+    seeds = dict(number.seeds)
+    mean = f"{sum(seeds.values()) / len(seeds):.6g}" if seeds else ""
+    lines = [f"{number.committed or mean}: {number.what}"]
+    lines += [f"seed {seed}: {value:.6g}" for seed, value in seeds.items()]
+    columns = ["run", "value", "address", "config_hash", "partition_hash", "backbone_hash"]
+    columns += ["commit", "dirty", "day", "machine"]
+    runs = number.runs.reindex(columns=columns).dropna(axis="columns", how="all")
+    rows = runs.astype(object).where(runs.notna(), None).to_dict("records")
+    for row in rows:
+        lines.append(str(row["run"]))
+        hashes = [f"{key} {str(row[key])[:12]}" for key in columns[2:6] if row.get(key)]
+        changes = " with changes" if row.get("dirty") is True else ""
+        made = f"made {row['day']} at commit {row['commit']}{changes} on {row['machine']}"
+        lines.append("  " + "; ".join([*hashes, made]))
     experiments = number.runs.groupby("experiment", sort=False)
-    again = {str(experiment): provenance.command(runs) for experiment, runs in experiments}
-    facts = {
-        "what": number.what,
-        "committed": number.committed,
-        "seeds": dict(number.seeds),
-        "runs": plain_rows(number.runs.drop(columns="config")),
-        "again": again,
-    }
-    answer(json, facts, (f"{key:12}{text}" for key, text in _traced(number, again)))
+    again = [provenance.command(one) or f"no config names {name!r}" for name, one in experiments]
+    facts = {"what": number.what, "committed": number.committed, "seeds": seeds, "runs": rows}
+    answer(json, {**facts, "again": again}, [*lines, *again])
 
 
-def _traced(number: Trace, again: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield names and texts, as a person reads them."""
-    mean = f"{sum(number.seeds.values()) / len(number.seeds):.6g}" if number.seeds else ""
-    yield "number", f"{number.committed or mean}: {number.what}"
-    if number.seeds:
-        values = [f"{seed}: {value:.6g}" for seed, value in number.seeds.items()]
-        yield "by seed", f"{'  '.join(values)}  (mean {mean})"
-    for run in number.runs["run"]:
-        yield "run", run
-    for name in ("config", "partition", "backbone"):
-        hashes = number.runs[f"{name}_hash"].dropna().unique()
-        yield name, "  ".join(digest[:12] for digest in hashes) or "(none)"
-    for run in number.runs.drop_duplicates(["commit", "day", "machine"]).itertuples():
-        changes = " with changes" if run.dirty is True else ""
-        yield "made", f"{run.day}, commit {run.commit}{changes}, {run.machine}"
-    for experiment, line in again.items():
-        yield "again", line or f"no config here names the experiment {experiment!r}"
-
-
-def verify(*, sample: Count | None = None, whole: bool = False, json: bool = False) -> int:
+def verify(*, sample: int = 0, whole: bool = False, json: bool = False) -> int:
     """Compare all that is committed with the records, and some runs with the code.
 
     Tables, captions and numbers of figures, claims, documents, and the hashes of records.
@@ -247,26 +211,17 @@ def verify(*, sample: Count | None = None, whole: bool = False, json: bool = Fal
     faults = list(dict.fromkeys(verify(root, lambda file: compared.update([file.suffix[1:]]))))
     claims = read_claims() if CLAIMS.is_file() else []
     late, undatable = undeclared(claims, RECORDS, root)
-    runs = []
+    faults += late
+    lines = [f"made again and compared: {', '.join(f'{n} {kind}' for kind, n in compared.items())}"]
+    lines += [f"whether claims stood before the runs is unknown of {one}" for one in undatable]
     if sample or whole:
         from fedsdg.experiment.compare import recheck_record
 
         salt = str(provenance()["commit"])
         for arena, agreement in recheck_record(root, None if whole else sample, salt):
-            remark(f"{arena}: {agreement.sentence}")
-            runs.append({"arena": arena, "paired": agreement.paired, "run": agreement.sentence})
-    faults += late
-    faults += [f"{run['arena']}: {run['run']}" for run in runs if run["paired"] is None]
-    made = ", ".join(f"{number} {kind}" for kind, number in sorted(compared.items()))
-    lines = [f"made again and compared: {made} (of figures numbers and captions; not drawn)"]
-    if undatable:
-        commits = ", ".join(commit[:10] for commit in undatable)
-        lines.append(f"whether claims stood before the runs cannot be told of commits {commits}")
-    if runs:
-        exactly = sum(run["paired"] == "exactly" for run in runs)
-        lines.append(f"first rounds of {len(runs)} runs: {exactly} exactly as recorded")
-    facts = {"compared": compared, "faults": faults, "undatable": undatable, "runs": runs}
-    answer(json, facts, lines)
+            lines.append(f"{arena}: {agreement.sentence}")
+            faults += [lines[-1]] if agreement.paired is None else []
+    answer(json, {"compared": compared, "faults": faults, "undatable": undatable}, lines)
     for fault in faults:
         remark(f"error: {fault}")
     return int(bool(faults))

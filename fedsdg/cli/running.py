@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedsdg.cli.command import (
     Count,
+    File,
     Laid,
     Minutes,
+    Number,
     Seed,
+    Text,
+    Words,
     answer,
-    plain_rows,
     remark,
     require_writable,
 )
-
-if TYPE_CHECKING:
-    from fedsdg.config.config import Config
 
 ACCURACIES = {
     "accuracy": "of clients' models on the common test set as each client sees it",
@@ -32,24 +31,23 @@ ACCURACIES = {
 """The accuracies that are shown, and what each is the mean of."""
 
 
-def _require_store() -> None:
-    store = os.environ.get("FEDSDG_STORE") or ".fedsdg"
-    require_writable(store, remedy="name another place with FEDSDG_STORE")
+def _require_places(place: str | Path) -> None:
+    require_writable(place, os.environ.get("FEDSDG_STORE") or ".fedsdg")
 
 
 def run(
     *,
     laid: Laid,
     method: str,
-    dataset: str | None = None,
-    skew: str | None = None,
+    dataset: Text = None,
+    skew: Text = None,
     seed: Seed = None,
-    output: Path | None = None,
-    trace: Count | None = None,
+    output: File = None,
+    trace: Number = None,
 ) -> int:
     """Do one run, and print the accuracies that it reached.
 
-    The partition and the backbone that it lacks are made.
+    The partition and the backbone that it lacks are made. A whole grid: `fedsdg grid`.
 
     Args:
         laid: the config that the options describe
@@ -64,22 +62,22 @@ def run(
         fedsdg run --method fedsdg --skew dirichlet~0.1
     """
     given = laid.load()
-    if method not in [entry.label for entry in given.methods]:
-        remark(f"{method} is not in the config: it runs with its defaults and the config's rates")
-    _require_store()
-    require_writable(output or "results")
+    _require_places(output or "results")
     from fedsdg.experiment.grid import run_here
     from fedsdg.experiment.notebook import chosen
 
     config, task = chosen(given, method, dataset, skew, seed)
+    if config.methods != given.methods:
+        remark(f"{method} is not in the config: it runs with its defaults and the config's rates")
     folder = output or task.folder
+    assert folder is not None
     failure = run_here(config, replace(task, folder=folder), trace=trace or 0)
     if failure is not None:
         remark(f"error: {task.title} failed: {failure}")
         return 1
     print("\n".join(_reached(folder)))
     if config.training.save is not None:
-        print(f"its models for peft and timm: fedsdg export {folder}")
+        print(f"models for peft and timm: fedsdg export {folder}")
     print(f"all methods and seeds, with tables: fedsdg grid{laid.words()}")
     return 0
 
@@ -96,18 +94,19 @@ def _reached(folder: Path) -> Iterator[str]:
     yield f"after round {last['round']}, means over clients:"
     for name, meaning in ACCURACIES.items():
         if last.get(name) is not None:
-            on_common_test = name != "accuracy_own_test" and labels is not None
-            note = chance.remark(last[name], labels) if on_common_test else ""
-            yield f"{name:18}{last[name]:.4f}  {note or meaning}"
+            luck = ""
+            if labels is not None and name != "accuracy_own_test":
+                luck = chance.remark(last[name], labels)
+            yield f"{name:18}{last[name]:.4f}  {luck or meaning}"
     yield f"records: {folder}"
 
 
 def grid(
-    files: Sequence[str] = (),
+    files: Words = (),
     *,
     laid: Laid,
     jobs: Count = 1,
-    only: Sequence[str] = (),
+    only: Words = (),
     minutes: Minutes = None,
     runs_only: bool = False,
 ) -> int:
@@ -127,8 +126,7 @@ def grid(
         fedsdg grid smoke --jobs 2
     """
     config = laid.load(files)
-    _require_store()
-    require_writable("results", remedy="call it in another folder")
+    _require_places("results")
     from fedsdg.experiment.grid import run_grid
 
     failed = run_grid(config, jobs=jobs, only=only, minutes=minutes)
@@ -136,39 +134,30 @@ def grid(
         remark(f"failed: {line}")
     if runs_only:
         return 0
-    print("\n".join(_pages(config)))
+    from fedsdg.analysis.page import write_page
+    from fedsdg.analysis.records import record
+    from fedsdg.analysis.render import write_shown
+    from fedsdg.experiment.summary import closing_lines, write_summary
+
+    runs, summary, tables, figures = (
+        Path("results", kind, config.experiment)
+        for kind in ("runs", "summary", "tables", "figures")
+    )
+    write_summary(runs, summary, config)
+    write_shown(record(summary), tables, figures)
+    write_page("results/report/index.html", [record(summary)])
+    print("\n".join(closing_lines(config)))
     if failed:
         remark(f"error: {len(failed)} run(s) failed; mend the cause and give the command again")
     return int(bool(failed))
 
 
-def _pages(config: Config) -> Iterator[str]:
-    """Make tables and figures; yield the first table, and paths of it, a figure and the page."""
-    from fedsdg.analysis.page import write_page
-    from fedsdg.analysis.records import record
-    from fedsdg.analysis.render import write_shown
-    from fedsdg.experiment.summary import write_summary
-
-    name = config.experiment
-    summary = Path("results/summary") / name
-    write_summary(Path("results/runs") / name, summary, config)
-    opened = record(summary)
-    files = write_shown(opened, Path("results/tables") / name, Path("results/figures") / name)
-    tables = [file for file in files if file.suffix == ".md"]
-    figures = [file for file in files if file.suffix == ".svg"]
-    if tables:
-        yield f"{tables[0].read_text(encoding='utf-8')}\na table:  {tables[0]}"
-    if figures:
-        yield f"a figure: {figures[0]}"
-    yield f"a page:   {write_page(Path('results/report') / f'{name}.html', [opened])}"
-
-
 def search(
     *,
     laid: Laid,
-    output: Path | None = None,
-    jobs: Count | None = None,
-    only: Sequence[str] = (),
+    output: File = None,
+    jobs: Number = None,
+    only: Words = (),
     minutes: Minutes = None,
     show: bool = False,
 ) -> None:
@@ -193,23 +182,22 @@ def search(
     from fedsdg.files import read_json
 
     if not show:
-        require_writable(target, kind="file")
-        _require_store()
+        _require_places(target)
         count = jobs or os.cpu_count() or 1
         search.search(config, target, jobs=count, only=only, minutes=minutes)
     print("\n".join(search.summary_lines(read_json(target))))
 
 
 def compare(
-    file: Sequence[str],
+    file: Words,
     *,
     arena: str = "needs",
     seeds: Count = 5,
-    against: Sequence[str] = (),
+    against: Words = (),
     tune: bool = False,
     baselines_here: bool = False,
-    jobs: Count | None = None,
-    output: Path | None = None,
+    jobs: Number = None,
+    output: File = None,
     json: bool = False,
 ) -> None:
     """Set methods of your own beside the published rows of an arena.
@@ -228,26 +216,19 @@ def compare(
     Example:
         fedsdg compare my_method.py --against ditto fedrep
     """
-    require_writable(output or "compare")
+    _require_places(output or "compare")
     from fedsdg.experiment import compare
 
-    found = compare.compare(
-        file,
-        arena,
-        seeds,
-        against=against,
-        tune=tune,
-        baselines_here=baselines_here,
-        jobs=jobs or os.cpu_count() or 1,
-        output=output,
-    )
-    ranking = [row for table in found.tables for row in plain_rows(table.numbers)]
+    count = jobs or os.cpu_count() or 1
+    options = {"against": against, "tune": tune, "baselines_here": baselines_here}
+    found = compare.compare(file, arena, seeds, jobs=count, output=output, **options)
+    ranking = [row for table in found.tables for row in table.numbers.to_dict("records")]
     facts = {"paired": found.agreement.paired, "page": str(found.page), "ranking": ranking}
     answer(json, facts, [*(table.markdown() for table in found.tables), *found.sentences])
     remark(f"the page: {found.page}")
 
 
-def reproduce(snakemake: Sequence[str] = (), *, laid: Laid, cores: str = "all") -> int:
+def reproduce(snakemake: Words = (), *, laid: Laid, cores: str = "all") -> int:
     """Make every table and figure from nothing, by the workflow.
 
     With a config those of its experiment, without one those of the arenas, as `make reproduce`.
@@ -264,25 +245,21 @@ def reproduce(snakemake: Sequence[str] = (), *, laid: Laid, cores: str = "all") 
     from fedsdg.files.places import PACKAGE, shipped
 
     if find_spec("snakemake") is None:
-        raise ValueError(
-            "fedsdg reproduce needs snakemake, which is not installed; `fedsdg grid` makes the "
-            "same without it"
-        )
+        raise ValueError("snakemake is not installed; `fedsdg grid` makes the same without it")
     words = ["--snakefile", str(shipped("workflow/Snakefile")), "--cores", cores]
     words += ["--workflow-profile", str(shipped("profiles/default"))]
     if laid.words():
         words += ["--configfile", str(kept_whole(merged(*laid)))]
-    if not snakemake:
-        words += ["--quiet", "host", "reason", "progress"]
-    require_writable("results", ".fedsdg", remedy="call it in another folder")
+    words += snakemake or ["--quiet", "host", "reason", "progress"]
+    _require_places("results")
     # Its jobs use this interpreter and this package, whatever is on the search path.
     for variable, folder in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", PACKAGE.parent)):
-        before = os.environ.get(variable)
-        os.environ[variable] = f"{folder}{os.pathsep}{before}" if before else str(folder)
+        others = os.environ.get(variable, "").split(os.pathsep)
+        os.environ[variable] = os.pathsep.join([str(folder), *filter(None, others)])
     from snakemake.cli import main
 
     try:
-        main([*words, *snakemake])
+        main(words)
     except SystemExit as end:
         return int(end.code or 0)
     return 0

@@ -2,109 +2,68 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from fedsdg.config import plugins
 from fedsdg.config.config import Config
 from fedsdg.config.data_sets import dataset_name
 from fedsdg.config.layers import load
-from fedsdg.data.files import FOLDER_VARIABLE, find_folder
-from fedsdg.data.reading import load as load_images
+from fedsdg.data.files import find_folder
 from fedsdg.data.reading import survey
-from fedsdg.data.rows import read_rows
 from fedsdg.data.sources import DATASETS, NUM_CLASSES, Source
 from fedsdg.files.places import ARENAS
 
-
-class DataSet(NamedTuple):
-    """A data set; what the data alone could say is None if they are not here."""
-
-    name: str
-    classes: int | None
-    images: int | None
-    size: int | None
-    "height and width in pixels"
-    channels: int | None
-    "1 grey, 3 colour"
-    here: bool
-    "whether it can be loaded without a network"
-    place: str
-    "where it comes from, or why it cannot be had; ignored files"
+Row = dict[str, Any]
 
 
-def data_sets(config: Config | None = None) -> Iterator[DataSet]:
-    """Yield the built-in data sets, those of plugins, and those that a config describes.
+def data_sets(config: Config | None = None) -> Iterator[Row]:
+    """Yield a row for each data set: built-in ones, those of plugins, those of a config.
 
-    Raises:
-        FileNotFoundError: $FEDSDG_DATA names no folder.
+    A row has ``name``, ``classes``, ``images``, ``size`` (pixels), ``channels``, ``here`` (whether
+    it can be loaded without a network) and ``place`` (where it is, or what would bring it). What
+    only the data could say is None if they are not here.
     """
-    root = os.environ.get(FOLDER_VARIABLE)
-    if root and not Path(root).is_dir():
-        raise FileNotFoundError(f"{FOLDER_VARIABLE} names {root!r}, which is no folder")
-    yield from map(_built_in, DATASETS.values())
+    for source in DATASETS.values():
+        yield _described(source)
     for name, loader in plugins.DATASETS.items():
         data = loader()
-        channels = 1 if data.images.ndim == 3 else 3
         count, size = data.images.shape[:2]
-        yield DataSet(name, data.num_classes, count, size, channels, True, "a plugin")
-    for source in config.datasets if config is not None else ():
-        if isinstance(source, Source):
-            yield _described(source)
+        channels = 1 if data.images.ndim == 3 else 3
+        row = {"name": name, "classes": data.num_classes, "images": count, "size": size}
+        yield {**row, "channels": channels, "here": True, "place": "a plugin"}
+    for dataset in config.datasets if config is not None else ():
+        if isinstance(dataset, Source):
+            yield _described(dataset)
 
 
-def _built_in(source: Source) -> DataSet:
-    images: int | None = None
-    place = f"the hub, {source.hub}, or $FEDSDG_DATA" if source.hub else "to be in $FEDSDG_DATA"
-    if source.name == "digits":
-        images = len(load_images(source).labels)
-        place = "scikit-learn"
-    else:
-        try:
-            folder = find_folder(source)
-            if folder is not None:
-                images = len(read_rows(source).where)
-                place = str(folder)
-        except (FileNotFoundError, ValueError):
-            pass  # Files are missing; the place says what would bring them.
-    classes = NUM_CLASSES[source.name]
-    here = images is not None
-    return DataSet(source.name, classes, images, source.size, source.channels, here, place)
-
-
-def _described(source: Source) -> DataSet:
-    place = source.folder or f"the hub, {source.hub}"
+def _described(source: Source) -> Row:
+    row: Row = {"name": source.name, "classes": NUM_CLASSES.get(source.name), "images": None}
+    row |= {"size": source.size, "channels": source.channels, "here": False}
+    place = "scikit-learn"
     try:
+        if source.name != "digits":
+            folder = find_folder(source)
+            if folder is None:
+                return {**row, "place": f"the hub, {source.hub}, or a folder in $FEDSDG_DATA"}
+            place = str(folder)
         data = survey(source)
-    except OSError as error:
-        return DataSet(source.name, None, None, source.size, source.channels, False, str(error))
-    place = "; ".join([place, *data.notes])
-    count = len(data.labels)
-    return DataSet(source.name, data.num_classes, count, source.size, source.channels, True, place)
+    except (OSError, ValueError) as error:
+        return {**row, "place": str(error)}
+    row |= {"classes": data.num_classes, "images": len(data.labels), "here": True}
+    return {**row, "place": "; ".join([place, *data.notes])}
 
 
-class Arena(NamedTuple):
-    """An experiment with a published record, beside which other methods can be set."""
-
-    name: str
-    config: str
-    "the config that describes it"
-    about: str
-    "a sentence on it"
-    datasets: tuple[str, ...]
-    clients: int
-    methods: int
-    rounds: int
-    seeds: int
-
-
-def arenas() -> Iterator[Arena]:
-    """Yield the arenas of README."""
+def arenas() -> Iterator[Row]:
+    """Yield a row for each arena of README: an experiment with a published record."""
     for name, file in ARENAS.items():
         config = load([file])
-        names = tuple(map(dataset_name, config.datasets))
-        clients = int(config.federation.clients)
-        sizes = (len(config.methods), config.federation.rounds, len(config.seeds))
-        yield Arena(name, file, config.about, names, clients, *sizes)
+        yield {
+            "name": name,
+            "about": config.about,
+            "datasets": ", ".join(map(dataset_name, config.datasets)),
+            "clients": config.federation.clients,
+            "rounds": config.federation.rounds,
+            "methods": len(config.methods),
+            "seeds": len(config.seeds),
+        }

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -20,8 +19,6 @@ from fedsdg.experiment.runs import Task, task_of
 from fedsdg.files import read_json
 from fedsdg.files.places import ARENAS, RECORDS, shipped
 from fedsdg.files.records import read_parquet
-
-Names = str | Path | Sequence[str | Path]
 
 
 @dataclass(frozen=True)
@@ -37,11 +34,11 @@ class Records:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """A row per run: status, accuracies, bytes, hashes; a single one for one run."""
+        """A row per run: status, accuracies, bytes, hashes; the only row of a single run."""
         if (self.folder / "runs.parquet").is_file():
             return self._frame("runs")
-        facts = {key: value for key, value in self.result.items() if key != "config"}
-        return pd.json_normalize(facts, sep="_").rename(columns=renamed)
+        result = read_json(self.folder / "result.json")
+        return pd.json_normalize(result, sep="_").rename(columns=renamed)
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
@@ -57,11 +54,6 @@ class Records:
     def timings(self) -> pd.DataFrame:
         """Seconds of each round, which differ from one machine to another."""
         return self._frame("timings")
-
-    @cached_property
-    def result(self) -> dict[str, Any]:
-        """Of one run: its config, its hashes, and what it reached."""
-        return dict(read_json(self.folder / "result.json"))
 
     def _frame(self, name: str) -> pd.DataFrame:
         frame: pd.DataFrame = read_parquet(self.folder / f"{name}.parquet").to_pandas()
@@ -80,23 +72,20 @@ def records(experiment: str | Path) -> Records:
     """
     if (Path(experiment) / "rounds.parquet").is_file():
         return Records(Path(experiment))
-    published = shipped(RECORDS)
+    published = {file.parent.name for file in shipped(RECORDS).glob("*/runs.parquet")}
     name = ARENAS.get(str(experiment), str(experiment))
-    if not (published / name / "runs.parquet").is_file():
-        known = [file.parent.name for file in published.glob("*/runs.parquet")]
-        raise FileNotFoundError(
-            f"there are no records in {experiment}, and no published record of that name"
-            f"{hint(experiment, sorted([*ARENAS, *known]))}"
-        )
-    return Records(published / name)
+    if name not in published:
+        known = sorted(published | {*ARENAS})
+        raise FileNotFoundError(f"there are no records of {experiment}{hint(experiment, known)}")
+    return Records(shipped(RECORDS) / name)
 
 
 def run(
     method: str,
     *,
-    config: Names = (),
+    config: str | Path | Sequence[str | Path] = (),
     settings: Sequence[str] = (),
-    plugins: Names = (),
+    plugins: str | Path | Sequence[str | Path] = (),
     dataset: str | None = None,
     skew: str | None = None,
     seed: int | None = None,
@@ -113,13 +102,13 @@ def run(
         seed: None: the config's first.
 
     Raises:
-        ConfigError: The config is wrong, or a name means nothing.
-        ValueError: The run failed; its records say how far it came.
+        ValueError: The config is wrong, a name means nothing, or the run failed.
 
     Example:
         >>> fedsdg.run("fedavg", config="smoke", skew="iid").rounds["accuracy"].plot()
     """
-    whole = load(_listed(config), settings, [str(place) for place in _listed(plugins)])
+    files, places = ([one] if isinstance(one, str | Path) else [*one] for one in (config, plugins))
+    whole = load(files, settings, [str(place) for place in places])
     whole, task = chosen(whole, method, dataset, skew, seed)
     failure = run_here(whole, task)
     if failure is not None:
@@ -129,33 +118,25 @@ def run(
 
 
 def chosen(
-    config: Config, method: str, dataset: str | None, setting: str | None, seed: int | None
+    config: Config, method: str, dataset: str | None, skew: str | None, seed: int | None
 ) -> tuple[Config, Task]:
     """Return the run that names choose, and the config extended by names that it lacks.
 
     Args:
         config: The config.
-        method: A label, or any method.
-        dataset: A data set; None: the only one.
-        setting: A skew, or ``{skew}@{scenario}``; None: the only one.
-        seed: None: the first.
+        method: A label of the config, or any method.
+        dataset: None: the config's only one.
+        skew: A skew, or ``{skew}@{scenario}``; None: the config's only one.
+        seed: None: the config's first.
 
     Raises:
         ConfigError: A name means nothing, or one of several must be named.
     """
-    config = config.including(method, dataset, setting)
-    dataset = dataset or _only_one(map(dataset_name, config.datasets), "dataset")
-    setting = setting or _only_one(config.settings, "skew")
+    config = config.including(method, dataset, skew)
+    datasets = [dataset] if dataset else [*map(dataset_name, config.datasets)]
+    skews = [skew] if skew else config.settings
+    for option, names in (("dataset", datasets), ("skew", skews)):
+        if len(names) > 1:
+            raise ConfigError(f"name one {option} with --{option}: {', '.join(names)}")
     seed = config.seeds[0] if seed is None else seed
-    return config, task_of(config, config.run(dataset, setting, config.method(method), seed))
-
-
-def _only_one(names: Any, option: str) -> str:
-    known = list(names)
-    if len(known) != 1:
-        raise ConfigError(f"name one {option} with --{option}: {', '.join(known)}")
-    return str(known[0])
-
-
-def _listed(names: Names) -> list[str | Path]:
-    return [names] if isinstance(names, str | Path) else list(names)
+    return config, task_of(config, config.run(datasets[0], skews[0], config.method(method), seed))
