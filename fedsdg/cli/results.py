@@ -215,7 +215,7 @@ def verify(*, sample: int = 0, whole: bool = False, json: bool = False) -> int:
     lines = [f"made again and compared: {', '.join(f'{n} {kind}' for kind, n in compared.items())}"]
     lines += [f"whether claims stood before the runs is unknown of {one}" for one in undatable]
     if sample or whole:
-        from fedsdg.experiment.compare import recheck_record
+        from fedsdg.experiment.recheck import recheck_record
 
         salt = str(provenance()["commit"])
         for arena, agreement in recheck_record(root, None if whole else sample, salt):

@@ -33,13 +33,20 @@ def get_or_make(task: Task) -> Partition:
         )
         if not _differences(run, partition, data_hash):
             return partition
-    data = load_images(task.source)
-    skew = parse_skew(run.skew)
-    partition = partition_clients(
-        data, int(run.federation.clients), skew, run.partition_seed, run.partition
-    )
+    partition = draw(run, load_images(task.source))
     write_partition(partition, task.partition)
     return partition
+
+
+def draw(run: Run, data: ImageData) -> Partition:
+    """Divide a data set among the clients of a run.
+
+    Raises:
+        ValueError: No draw gives every client enough samples.
+    """
+    clients = int(run.federation.clients)
+    skew = parse_skew(run.skew)
+    return partition_clients(data, clients, skew, run.partition_seed, run.partition)
 
 
 def require_partition(run: Run, data: ImageData, partition: Partition) -> None:
