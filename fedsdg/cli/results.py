@@ -53,7 +53,7 @@ def summarise(
 
 
 def render(
-    name: Words,
+    name: Words = (),
     *,
     summary: File = None,
     output: File = None,
@@ -72,7 +72,7 @@ def render(
     `speed` shows what `make bench` measured; `page` is the results page, one file for a browser.
 
     Args:
-        name: what to render
+        name: what to render (default: all tables and figures that the summary shows)
         summary: a record or the summary of an experiment, for tables and figures
         output: folder (default: rendered); for page a file (default: results/report/index.html)
         figures: folder of figures (default: figures, in the tables')
@@ -103,7 +103,7 @@ def render(
     pages = [word for word in name if word not in OTHERS]
     for word in pages:
         render.pages_named(word)
-    if bool(pages) != (summary is not None):
+    if bool(pages or not name) != (summary is not None):
         raise ValueError(
             "--summary names the record or summary that tables and figures are made from, and "
             "nothing else is: 'fedsdg render main --summary results/reference/cross-needs'"
@@ -111,7 +111,7 @@ def render(
     tex = not folder.resolve().is_relative_to(Path(RECORDS).resolve())  # Records have none.
     written: list[Path] = []
     if summary is not None:
-        written += render.write_shown(record(summary), folder, drawn, pages, tex=tex)
+        written += render.write_shown(record(summary), folder, drawn, pages or None, tex=tex)
     if "regret" in name:
         opened = [record(records / one) for one in experiments or CROSS]
         written += render.write_regret(opened, folder, drawn, metric, tex=tex)

@@ -60,8 +60,8 @@ def search_file(experiment: str) -> Path | None:
 def closing_lines(config: Config, results: Path = Path("results")) -> Iterator[str]:
     """Yield the accuracy of each method, and where to look, when an experiment is done.
 
-    Accuracies are those of the last round on the common test set as clients see it, as a mean over
-    settings and seeds.
+    Accuracies are those of the main table: at the round that was selected on validation data, on
+    the common test set as clients see it, as a mean over settings and seeds.
 
     Args:
         config: The experiment.
@@ -70,9 +70,9 @@ def closing_lines(config: Config, results: Path = Path("results")) -> Iterator[s
     accuracies: dict[str, list[float]] = {entry.label: [] for entry in config.methods}
     for run in config.runs():
         file = results / "runs" / config.experiment / run.folder / "result.json"
-        last = read_json(file).get("last") if file.is_file() else None
-        if last:
-            accuracies[run.method.label].append(last["expected_accuracy"])
+        reading = read_json(file).get("selected") if file.is_file() else None
+        if reading:
+            accuracies[run.method.label].append(reading["expected_accuracy"])
     for label, values in accuracies.items():
         yield (
             f"{label:20}accuracy {sum(values) / len(values):.1%}" if values else f"{label:20}failed"
