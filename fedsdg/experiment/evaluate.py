@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from fedsdg.data.datasets import ImageData
 from fedsdg.data.images import Pictures
 from fedsdg.data.partition_files import read_partition
 from fedsdg.experiment import chance
-from fedsdg.experiment.export import CONFIG, FACTS, WEIGHTS, load_backbone
+from fedsdg.experiment.export import FACTS, WEIGHTS, load_backbone
 from fedsdg.federation.accuracy import class_weights
 from fedsdg.federation.conditions.difference import View
 from fedsdg.models.portable import HEAD
@@ -70,7 +71,7 @@ def evaluate(
             none that the client holds.
     """
     facts = files.read_json(folder / FACTS) if (folder / FACTS).is_file() else {}
-    scores, images, count = _loaded(folder, facts, backbone)
+    scores, count, shape = _loaded(folder, facts, backbone)
     if not count:
         raise ValueError(f"the model in {folder} has no head, so that it gives no classes")
     client = facts.get("client") or {}
@@ -85,12 +86,13 @@ def evaluate(
         stored = data.images[numbers[counts]]
         if client.get("view"):
             stored = View(**client["view"])(stored, numbers[counts])
-        prepared = torch.from_numpy(Pictures(stored, **images).prepared(stored))
+        pictures = Pictures(stored, shape.image_size, shape.channels, shape.mean, shape.std)
+        prepared = torch.from_numpy(pictures.prepared(stored))
         with torch.no_grad():
             found = torch.cat([scores(part) for part in prepared.split(1024)])
         truth = torch.from_numpy(targets[counts])
         losses = torch.nn.functional.cross_entropy(found, truth, reduction="none")
-        accuracy = float(weights[counts] @ (found.argmax(1) == truth).numpy())
+        accuracy = math.fsum(weights[counts][(found.argmax(1) == truth).numpy()])
         yield Evaluation(
             dataset=data.name,
             metric="accuracy" if client else "accuracy_shared",
@@ -133,45 +135,26 @@ def _samples(
     return np.arange(len(data.labels)), "all images, for it has no test set of its own"
 
 
-Scores = Callable[[Tensor], Tensor]
-"""From prepared images [B, channels, size, size] to scores [B, C]."""
-
-
 def _loaded(
     folder: Path, facts: Mapping[str, Any], file: Path | None
-) -> tuple[Scores, dict[str, Any], int]:
-    """Return a model's scores, what images it takes, and the number C of its classes."""
-    if (folder / models.PEFT_CONFIG).is_file():
-        return _adapted(folder, facts, file)
-    if not (folder / WEIGHTS).is_file() or "images" not in facts:
+) -> tuple[Callable[[Tensor], Tensor], int, models.Architecture | models.CnnArchitecture]:
+    """Return scores [B, C] of prepared images, the number C of classes, and how to prepare them."""
+    known = facts.get("backbone")
+    if (folder / WEIGHTS).is_file() and "images" in facts and known is None:
+        weights = safetensors.torch.load_file(folder / WEIGHTS)
+        images = models.CnnArchitecture(facts["images"]["size"], facts["images"]["channels"])
+        return partial(models.cnn_scores, weights), len(weights.get(HEAD[1], ())), images
+    if not (folder / models.PEFT_CONFIG).is_file():
         raise FileNotFoundError(
-            f"{folder} holds no model: neither {models.PEFT_CONFIG}, nor {WEIGHTS} with {FACTS}; "
-            "name a folder that 'fedsdg export' wrote"
+            f"{folder} holds no model: neither {models.PEFT_CONFIG}, nor {WEIGHTS} of a small CNN; "
+            "name a folder such as models/global that 'fedsdg export' wrote"
         )
-    if (folder / CONFIG).is_file():
-        models.declare_torchvision_operators()
-        import timm
-
-        network: Any = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-        return network, facts["images"], network.num_classes
-    weights = safetensors.torch.load_file(folder / WEIGHTS)
-    scores = partial(models.cnn_scores, weights)
-    return scores, facts["images"], len(weights.get(HEAD[1], ()))
-
-
-def _adapted(
-    folder: Path, facts: Mapping[str, Any], file: Path | None
-) -> tuple[Scores, dict[str, Any], int]:
-    """Return what `_loaded` does, of adapters that are merged into their backbone."""
-    if facts.get("backbone"):
-        backbone = load_backbone(facts["backbone"], file)
-    elif file is not None:
-        backbone = models.load_backbone(file)
-    else:
+    if known is None and file is None:
         raise ValueError(
             f"{folder} holds adapters, which are nothing without their backbone; name its file "
             "with --backbone"
         )
+    backbone = load_backbone(known, file) if known else models.load_backbone(file or "")
     adapters = models.load_peft(folder)
     shape = backbone.architecture
     network = models.build_backbone(shape, num_classes=adapters.num_classes).eval()
@@ -181,5 +164,4 @@ def _adapted(
         raise ValueError(
             f"the adapters in {folder} are for another backbone than {backbone.name}: {error}"
         ) from error
-    images = {key: getattr(shape, key) for key in ("channels", "mean", "std")}
-    return network, {"size": shape.image_size, **images}, adapters.num_classes
+    return network, adapters.num_classes, shape

@@ -35,8 +35,6 @@ from fedsdg.models.portable import HEAD
 
 FACTS = "fedsdg.json"
 WEIGHTS = "model.safetensors"
-CONFIG = "config.json"
-"""What timm knows of `WEIGHTS` beside it."""
 SIZES = {
     "img_size": "image_size",
     "in_chans": "channels",
@@ -113,7 +111,7 @@ def export(
         raise ValueError(f"{target} exists already; delete it, or name another with --output")
     saved, facts = read_models(run / MODELS)
     chosen = saved if clients is None else _of_clients(saved, facts, clients)
-    remarks = [f"no model of the {kind}: {why}" for kind, why in facts["unavailable"].items()]
+    remarks = [f"no model of {kind}: {why}" for kind, why in facts["unavailable"].items()]
     if not chosen:
         raise ValueError(f"the run in {run} has no model to export: {'; '.join(remarks)}")
     frozen = load_backbone(facts["backbone"], backbone) if facts["backbone"] else None
@@ -149,7 +147,7 @@ def _of_clients(
             raise ValueError(f"there is no client {client}; the run's are 0 to {len(entries) - 1}")
         entry = entries[client]
         if entry["model"] is None:
-            reason = facts["unavailable"]["client"]
+            reason = facts["unavailable"]["clients"]
             raise ValueError(f"client {client} cannot be exported: {reason}")
         if entry["beside"] is not None:
             chosen[entry["beside"]] = saved[entry["beside"]]
@@ -201,7 +199,6 @@ def _write_model(
     else:
         merged = model.merged(backbone.model.state_dict())
         _write_timm(merged, backbone, folder / "merged", facts["classes"])
-        files.write_json(folder / "merged" / FACTS, beside)
         models.save_peft(model, folder, base_model=backbone.name)
         if client and client["beside"]:
             models.save_peft(model.own(), folder / "own", base_model=backbone.name)
@@ -224,7 +221,6 @@ def _write_timm(
         "mean": shape.mean,
         "std": shape.std,
         "num_classes": outputs,
-        "pool_size": None,
         "first_conv": "patch_embed.proj",
         "classifier": "head",
     }
@@ -238,7 +234,7 @@ def _write_timm(
         **({"label_names": classes} if classes and outputs else {}),
     }
     _write_weights(state, folder)
-    files.write_json(folder / CONFIG, record)
+    files.write_json(folder / "config.json", record)
 
 
 def _write_weights(state: Mapping[str, Tensor], folder: Path) -> None:

@@ -82,7 +82,7 @@ def write_models(
         try:
             models[name] = setup.model.portable(parameters, private)
         except ValueError as error:
-            unavailable[name.split("~")[0]] = str(error)
+            unavailable["clients" if name.startswith("client") else "the server"] = str(error)
         return name in models
 
     names = [f"server~{c}" for c in range(len(state["server"]))]

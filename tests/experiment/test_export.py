@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedsdg import experiment, models
+from fedsdg import models
 from fedsdg.config.layers import load
 from fedsdg.data.datasets import ImageData
 from fedsdg.experiment import chance
@@ -116,30 +116,21 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize(
-    ("method", "servers", "own"),
+    "method",
     [
-        ("fedavg", ["global"], False),
-        ("fedsdg", ["global"], True),
-        ("{type: fedsdg, composition: factors}", ["global"], False),
-        ("fedsdg+head", ["global"], False),
-        ("{type: fedbabu, tunes: all}", ["global"], False),
-        ("ditto", ["global"], False),
-        ("fedrep", ["global"], False),
-        ("gated-head", ["global"], False),
-        ("apfl", ["global"], False),
-        ("clustered", ["server~0", "server~1", "server~2"], False),
-        ("local-only", [], False),
+        *("fedavg", "fedsdg", "fedsdg+head", "ditto", "fedrep", "gated-head", "apfl", "clustered"),
+        *("local-only", "{type: fedsdg, composition: factors}", "{type: fedbabu, tunes: all}"),
     ],
 )
-def test_exported_models_have_the_accuracies_of_the_record(done, method, servers, own, tmp_path):
+def test_exported_models_have_the_accuracies_of_the_record(done, method, tmp_path):
     """Those of clients, read with peft and with timm, and that of the server's model."""
     run = done(method)
+    others = {"clustered": ["server~0", "server~1", "server~2"], "local-only": []}
+    servers = others.get(method, ["global"])
     exported = run.export(tmp_path / "out")
     assert [name for name in exported.names if not name.startswith("client~")] == servers
-    assert bool([said for said in exported.remarks if "no model of the server" in said]) != bool(
-        servers
-    )
-    assert bool(list(exported.folder.glob("*/own"))) == own
+    assert any("no model of the server" in said for said in exported.remarks) == (not servers)
+    assert bool(list(exported.folder.glob("*/own"))) == (method == "fedsdg")
     if servers == ["global"] and method not in ("fedrep", "fedsdg+head"):
         found = run.measured(exported.folder / "global")
         last = run.result["last"]
@@ -151,9 +142,8 @@ def test_exported_models_have_the_accuracies_of_the_record(done, method, servers
         folder = everything / f"client~{client}"
         found = run.measured(folder)
         assert found.metric == "accuracy"
-        assert found.accuracy == pytest.approx(row["expected_accuracy"], abs=1e-12)
+        assert found.accuracy == row["expected_accuracy"]
     assert_same(with_peft(folder), with_timm(folder))
-    assert run.measured(folder / "merged").accuracy == found.accuracy
 
 
 @pytest.mark.parametrize("method", ["fedavg", "local-only"])
@@ -163,7 +153,7 @@ def test_fully_trained_models_come_out_with_their_weights(done, method, tmp_path
     assert not (out / "backbone").exists()
     for client, row in run.rows.items():
         accuracy = run.measured(out / f"client~{client}").accuracy
-        assert accuracy == pytest.approx(row["expected_accuracy"], abs=1e-12)
+        assert accuracy == row["expected_accuracy"]
 
 
 def test_a_private_branch_is_a_second_adapter_beside_the_shared_one(done, tmp_path):
@@ -177,8 +167,6 @@ def test_a_private_branch_is_a_second_adapter_beside_the_shared_one(done, tmp_pa
     model.load_adapter(folder / "own", adapter_name="own")
     model.base_model.set_adapter(["shared", "own"])
     assert_same(model.eval(), with_timm(folder))
-    model.base_model.set_adapter(["shared"])
-    assert_same(model, with_timm(out / "global"))
 
 
 def test_adapters_without_a_head_where_clients_keep_it(done, tmp_path):
@@ -188,20 +176,6 @@ def test_adapters_without_a_head_where_clients_keep_it(done, tmp_path):
     assert_same(with_peft(out / "global", 0), with_timm(out / "global"))
     with pytest.raises(ValueError, match="has no head, so that it gives no classes"):
         run.measured(out / "global")
-
-
-def test_a_backbone_of_timm_comes_out_by_its_name(done, tmp_path):
-    run = done("fedavg")
-    grey = (0.5, 0.5, 0.5)
-    name = "vit_tiny_patch16_224.augreg_in21k"
-    shape = Architecture(32, 16, 3, 192, 12, 3, grey, grey, timm_name=name)
-    backbone = save_backbone(build_backbone(shape), shape, tmp_path / "vit.safetensors", {})
-    experiment.export._write_timm(backbone.model.state_dict(), backbone, tmp_path / "backbone", [])
-    model = base_model(tmp_path, 0).eval()
-    images = torch.randn(2, 3, 32, 32)
-    torch.testing.assert_close(model(images), backbone.model(images), rtol=0, atol=1e-4)
-    assert model.pretrained_cfg["architecture"] == name.partition(".")[0]
-    assert run.result["status"] == "ok"
 
 
 # --- One definition of accuracy -------------------------------------------------------------------
@@ -226,21 +200,19 @@ def test_rounds_cards_and_evaluate_measure_a_client_alike(done, skew, setting, k
         folder = out / f"client~{client}"
         expected = row["expected_accuracy"]
         found = run.measured(folder)
-        assert found.accuracy == pytest.approx(expected, abs=1e-12)
+        assert found.accuracy == expected
         card = (folder / "README.md").read_text()
         line = f"| `{found.metric}` | this client, on the global test set as it sees it | "
         assert f"{line}{found.accuracy:.4f}{', ' * bool(found.chance)}{found.chance} |" in card
         assert f"measures `{found.metric}` of this model" in card
         if "global_images" not in setting:
-            assert run.measured(folder, partition=run.task.partition) == replace(
-                found,
-                samples=f"the global test set of {run.task.partition}, as the client sees it",
-            )
+            named = run.measured(folder, partition=run.task.partition)
+            assert named == replace(found, samples=named.samples)
         # Without what makes the client's task its own, the same model does otherwise.
         facts = read_json(folder / "fedsdg.json")
         facts["client"][kind] = {"labels": [*range(10)], "held": None, "view": None}[kind]
         (folder / "fedsdg.json").write_text(json.dumps(facts))
-        changed += run.measured(folder).accuracy != pytest.approx(expected, abs=1e-12)
+        changed += run.measured(folder).accuracy != expected
     assert changed >= 3
 
 
@@ -367,5 +339,4 @@ def test_evaluate_refuses_in_a_sentence(done, tmp_path):
     named = next(Path(out).glob("client~*"))
     facts = read_json(named / "fedsdg.json")
     (named / "fedsdg.json").write_text(json.dumps(facts | {"classes": ["cat", "dog"]}))
-    pets = replace(DATA, classes=("cat", "cow"))
-    assert "class 1 of the model" in sentence(named, data=pets)
+    assert "class 1 of the model" in sentence(named, data=replace(DATA, classes=("cat", "cow")))
