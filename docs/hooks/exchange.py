@@ -10,10 +10,10 @@ from typing import NamedTuple
 import pandas as pd
 
 from fedsdg.files.places import ARENAS, RECORDS, root
-from fedsdg.methods.declared import Row
+from fedsdg.methods.method import Method
 
 #: Where sizes are looked up, the first that has a method: the grid in which each ran once, arenas.
-GRIDS = ("every-method", *ARENAS)
+GRIDS = ("every-method", *ARENAS.values())
 #: Of the picture, in its own units.
 WIDTH = 470
 
@@ -41,24 +41,25 @@ def measured() -> Mapping[str, Exchange]:
     return found
 
 
-def picture(row: Row, sent: Exchange | None) -> str:
+def picture(row: Method, sent: Exchange | None) -> str:
     """An SVG: the server above, a client below, between them what travels in a round.
 
     It takes its colours from the page, so it serves light and dark alike.
     """
-    kept = "not recorded" if sent is None else _bytes(sent.kept)
-    trains = " + ".join(("cross-entropy", *row.terms))
+    trains = " + ".join(("cross-entropy", *(type(term).__name__ for term in row.terms)))
     lines = [
-        _box(8, 60, "Server", f"rule: {row.rule}"),
+        _box(8, 60, "Server", f"rule: {type(row.rule).__name__}"),
         _box(152, 82, "Client k", f"minimises {trains}"),
-        _text(20, 222, f"keeps for itself between rounds: {kept}"),
     ]
-    if row.up == row.down == "0":
-        lines.append(_text(20, 114, "nothing travels"))
+    if sent is None:
+        label = f"{row.title}: not recorded"
     else:
-        lines += _travels(60, 70, 148, "down", row.down, sent and sent.down)
-        lines += _travels(260, 148, 70, "up", row.up, sent and sent.up)
-    label = f"{row.title}: down {row.down}, up {row.up}; a client keeps {kept}"
+        label = (
+            f"down {_bytes(sent.down)}, up {_bytes(sent.up)}; a client keeps {_bytes(sent.kept)}"
+        )
+        lines += [_arrow(60, 70, 148), _text(72, 114, f"down: {_bytes(sent.down)}")]
+        lines += [_arrow(260, 148, 70), _text(272, 114, f"up: {_bytes(sent.up)}")]
+        lines.append(_text(20, 222, f"keeps for itself between rounds: {_bytes(sent.kept)}"))
     return (
         f'<div><svg class="exchange" role="img" viewBox="0 0 {WIDTH} 240" '
         f'aria-label="{html.escape(label, quote=True)}">{"".join(lines)}</svg></div>'
@@ -67,12 +68,6 @@ def picture(row: Row, sent: Exchange | None) -> str:
 
 def _bytes(amount: float) -> str:
     return f"{amount:,.0f} bytes" if amount else "nothing"
-
-
-def _travels(x: int, y1: int, y2: int, way: str, words: str, amount: float | None) -> list[str]:
-    """An arrow, beside it what is sent, and below that its bytes where they are known."""
-    lines = [_arrow(x, y1, y2), _text(x + 12, 104, f"{way}: {words}")]
-    return lines if amount is None else [*lines, _text(x + 12, 126, _bytes(amount))]
 
 
 def _box(y: int, height: int, title: str, text: str) -> str:

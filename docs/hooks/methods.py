@@ -1,4 +1,4 @@
-"""A page for every method, from what the parts declare and what the committed records hold.
+"""A page for every method, from what its parts say and what the committed records hold.
 
 What stands on it: formula, a picture of what is sent and kept, parameters, accuracies, source.
 Nothing of it is written by hand, and no method is named here.
@@ -6,8 +6,8 @@ Nothing of it is written by hand, and no method is named here.
 
 from __future__ import annotations
 
-import ast
 import html
+import inspect
 import re
 from functools import cache
 from typing import Any
@@ -18,21 +18,21 @@ from mkdocs.structure.files import File, Files
 
 from fedsdg.analysis.records import record
 from fedsdg.analysis.tables import TABLES, Table
+from fedsdg.config.reference import allowed, default_of, table
+from fedsdg.federation.data_sharing import DataSharing
 from fedsdg.files.places import ARENAS, RECORDS, root
-from fedsdg.methods.declared import Row, methods
-from fedsdg.methods.markdown import allowed, default_of, in_words, table
-from fedsdg.methods.page import fixed_of
+from fedsdg.methods.families import FAMILIES, METHODS
+from fedsdg.methods.method import Method
+from fedsdg.parts import Part, parameters, plain
 
 FOLDER = "methods"
-#: Parts that change nothing.
-COMMON = {"fedsdg.federation.data_sharing:DataSharing"}
 
 
 def on_config(config: Any) -> Any:
     """A branch of the navigation for every family, below the page that lists them all."""
-    families: dict[str, list[str]] = {}
-    for name, row in methods().items():
-        families.setdefault(row.family, []).append(f"{FOLDER}/{name}.md")
+    families = {
+        family: [f"{FOLDER}/{name}.md" for name in rows] for family, rows in FAMILIES.items()
+    }
     (branch,) = (one["Methods"] for one in config.nav if "Methods" in one)
     branch += [{family: pages} for family, pages in families.items()]
     return config
@@ -41,9 +41,10 @@ def on_config(config: Any) -> Any:
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages."""
     sent = measured()
-    for name, row in methods().items():
-        text = page(name, row, sent.get(name))
-        files.append(File.generated(config, f"{FOLDER}/{name}.md", content=text))
+    for family, rows in FAMILIES.items():
+        for name, row in rows.items():
+            text = page(name, row, family, sent.get(name))
+            files.append(File.generated(config, f"{FOLDER}/{name}.md", content=text))
     return files
 
 
@@ -51,29 +52,28 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """On the page that lists all methods, their names lead to theirs."""
     if page.file.src_uri != "methods.md":
         return markdown
-    known = methods()
 
     def linked(match: re.Match[str]) -> str:
         title, name = match[1], match[2]
-        return f"| [{title}]({FOLDER}/{name}.md) (`{name}`) |" if name in known else match[0]
+        return f"| [{title}]({FOLDER}/{name}.md) (`{name}`) |" if name in METHODS else match[0]
 
     return re.sub(r"^\| ([^|`]+) \(`([^`]+)`\) \|", linked, markdown, flags=re.MULTILINE)
 
 
-def page(name: str, row: Row, sent: Exchange | None) -> str:
+def page(name: str, row: Method, family: str, sent: Exchange | None) -> str:
     """The Markdown of a method's page."""
     formula = f'<p class="formula">{html.escape(row.formula)}</p>'
-    parts = [f"# {row.title}", f"`{name}` · {row.family}", formula]
+    parts = [f"# {row.title}", f"`{name}` · {family}", formula]
     parts += ["## What is sent, what is kept", picture(row, sent)]
-    if keeps := sentence_of(row, row.personalisation):
-        parts.append(f"*{row.personalisation}*: {keeps}")
+    kept = type(row.personalisation)
+    parts.append(f"*{kept.__name__}*: {sentence_of(kept)}")
     parts.append(
         "d is the number of communicated parameters ([all symbols](../methods.md)); bytes are "
         "those of one client in one round, measured on the model of the arenas."
     )
     parts += ["## Parameters", _parameters(row), f"```yaml\n{_entry(name, row)}```"]
     parts.append("## In the arenas")
-    lines = [line for arena in ARENAS if (line := _line(arena, name))]
+    lines = [line for arena in ARENAS.values() if (line := _line(arena, name))]
     if lines:
         means = "Means over the seeds of the record, with their 95 % intervals."
         links = "[What the arenas are](../arenas.md); [how to read intervals](../reading.md)."
@@ -104,48 +104,37 @@ def _line(arena: str, name: str) -> str:
     return f"[{arena}](../../{RECORDS}/{arena}/main.md):\n\n{table.rows(rows)}"
 
 
-def _parameters(row: Row) -> str:
-    fixed = [f"`{key}` is {in_words(one)}" for key, one in fixed_of(row).items()]
+def _parameters(row: Method) -> str:
+    known = parameters(*row.parts)
+    fixed = [f"`{key}` is {plain(known[key].default)}" for key in row.fixed]
     said = f"\n\nFixed by the method: {'; '.join(fixed)}." if fixed else ""
     if not row.parameters:
         return f"It has none of its own.{said}"
     entries = (
-        (f"`{key}`", default_of(one), allowed(one), one.meaning)
-        for key, one in row.parameters.items()
+        (f"`{key}`", default_of(info), allowed(info), info.description or "")
+        for key, info in row.parameters.items()
     )
     return table(("parameter", "default", "values", "meaning"), entries) + said
 
 
-def _entry(name: str, row: Row) -> str:
+def _entry(name: str, row: Method) -> str:
     """The method as a config has it, with the first of its parameters that has a default."""
-    shown = next(((k, p.default) for k, p in row.parameters.items() if not p.required), None)
+    known = ((k, info.default) for k, info in row.parameters.items() if not info.is_required())
+    shown = next(known, None)
     if shown is None:
         return f"methods:\n  - {name}\n"
-    values = {"type": name, shown[0]: shown[1]}
+    values = {"type": name, shown[0]: plain(shown[1])}
     entry = yaml.safe_dump(values, default_flow_style=True, sort_keys=False)
     return f"methods:\n  - {entry}"
 
 
-def _modules(row: Row) -> str:
+def _modules(row: Method) -> str:
     """Where its code is."""
-    own = [one for one in row.modules if one not in COMMON]
-    files = dict.fromkeys(_file(one) for one in own)
+    used = [type(part) for part in row.parts if type(part) is not DataSharing]
+    files = dict.fromkeys(f"{part.__module__.replace('.', '/')}.py" for part in used)
     return "\n".join(f"- [{file}](../../{file})" for file in files)
 
 
-def _file(part: str) -> str:
-    """The file of ``module:class``."""
-    return f"{part.partition(':')[0].replace('.', '/')}.py"
-
-
-def sentence_of(row: Row, name: str) -> str:
-    """The first sentence of the docstring of a part, read without importing it.
-
-    Nothing of a part that consists of its docstring, for it changes nothing.
-    """
-    for part in row.modules:
-        tree = ast.parse((root() / _file(part)).read_text("utf-8"))
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and node.name == name and len(node.body) > 1:
-                return (ast.get_docstring(node) or "").partition("\n\n")[0].replace("\n", " ")
-    return ""
+def sentence_of(part: type[Part]) -> str:
+    """The first sentence of the docstring of a part."""
+    return (inspect.getdoc(part) or "").partition("\n\n")[0].replace("\n", " ")

@@ -22,7 +22,7 @@ ROOT = root()
 BELOW = PurePosixPath("repository")
 #: Shown as code, at most so many bytes of them; what is larger or something else is copied.
 TEXTS = {"": "text", ".cff": "yaml", ".json": "json", ".py": "python", ".toml": "toml"}
-TEXTS |= {".yaml": "yaml", ".smk": "python", ".csv": "text"}
+TEXTS |= {".yaml": "yaml", ".csv": "text"}
 LONGEST = 200_000
 
 #: What is code, and what a link leads to, without its anchor.
