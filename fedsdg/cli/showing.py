@@ -196,4 +196,4 @@ def arenas(*, json: bool = False) -> None:
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     import pandas as pd
 
-    return pd.DataFrame(rows, dtype=object).fillna("—").to_string(index=False)
+    return pd.DataFrame(rows, dtype=object).fillna("—").to_markdown(index=False)

@@ -1,0 +1,162 @@
+"""Bad input is one sentence with exit code 2; streams that are closed, full or narrow."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedsdg.cli import main
+from tests.cli.conftest import ENVIRONMENT, TINY
+
+WRONG = [
+    ("", "Missing command; see 'fedsdg --help'"),
+    ("metods", "Did you mean 'methods'?"),
+    ("methods --plugn", "--plugin"),
+    ("methods scafold", "there is no method 'scafold'; did you mean 'scaffold'?"),
+    ("methods show", "name one method, as in"),
+    ("methods krum fedper", "name one method, as in"),
+    ("arenas cross-needs", "cross-needs"),
+    ("aggregate --rule fedavg", "'--global'"),
+    ("verify --sample two", "'--sample'"),
+    ("grid --jobs 0", "'--jobs'"),
+    ("grid --minutes -1", "'--minutes'"),
+    ("grid --only", "'--only'"),
+    ("grid smoke --only sead~0", "'sead~0' names nothing of the grid; did you mean 'seed~0'?"),
+    ("grid no.yaml", "there is no config file no.yaml"),
+    ("run --method scafold", "unknown method 'scafold'; did you mean 'scaffold'?"),
+    ("run --method krum --skew dirchlet~0.1", "did you mean 'dirichlet"),
+    ("run --method krum --dataset mnst", "'mnst'; did you mean 'mnist'?"),
+    ("run --method fedsdg", "name one skew with --skew: dirichlet~0.1, dirichlet~0.3"),
+    ("run --method fedsdg --skew iid@slow", "--skew is 'iid@slow', but must be one of iid"),
+    ("run --method cgsv-xu --skew iid", "10 of the 20 take part"),
+    ("check --set federation.ronds=3", "'ronds'; did you mean 'rounds'?"),
+    ("check mine.py --config smoke", "leave out --config smoke"),
+    ("check mine.py", "there is no such file"),
+    ("pretrain --backbone lettres --output x", "did you mean 'letters'?"),
+    ("partition --dataset digits --skew iid --seed 0 1 --output x x", "name one --output a seed"),
+    ("partition --dataset digitz --skew iid --seed 0 --output x", "did you mean 'digits'?"),
+    ("partition --dataset digits --skew dirichlet~0 --seed 0 --output x", "dirichlet~0"),
+    ("partition --dataset digits --clients 500 --skew iid --seed 0 --output x", "500"),
+    ("evaluate mine", "name data sets with --data"),
+    ("render man", "there is no table, figure or metric 'man'; did you mean 'main'?"),
+    ("render main", "--summary"),
+    ("render page --summary x", "--summary"),
+    ("render claims", "there is no claims.yaml here"),
+    ("render page", ""),
+    ("render main --summary x --output y", ""),
+    ("render speed --measured x --output y", ""),
+    ("summarise --output y", "--runs"),
+    ("summarise --runs x --output y", ""),
+    ("summarise --succeeded x --output y", ""),
+    ("record needs", ""),
+    ("search --config smoke", "nothing to search"),
+    ("search --config smoke --show", "results/search/smoke.json"),
+    ("trace x.csv:2", ""),
+    ("trace x/iid/fedsdg accuracy", ""),
+    ("verify", ""),
+    ("export nowhere", ""),
+    ("compare mine.py", "there is no such file"),
+    ("compare mine.py --arena neads", "did you mean 'needs'?"),
+]
+"""A command, and what it says; "" where others test the sentence."""
+
+
+@pytest.mark.parametrize(("words", "part"), WRONG, ids=[words for words, _ in WRONG])
+def test_what_is_wrong_is_one_sentence_and_nothing_is_written(words, part, empty, refused):
+    sentence = refused(*words.split())
+    assert part in sentence and len(sentence.split()) > 5
+    assert not [file for file in empty.rglob("*") if file.is_file()]
+
+
+UNWRITABLE = [
+    "run --config smoke --method krum",
+    "grid smoke",
+    "partition --dataset digits --skew iid --seed 0 --output closed/here",
+    "pretrain --output closed/here",
+    "render main --summary x --output closed/here",
+    "record smoke",
+]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.parametrize("words", UNWRITABLE)
+def test_a_read_only_folder_is_named_before_anything_is_computed(words, empty, refused):
+    (empty / "closed").mkdir(mode=0o500)
+    if "closed" not in words:
+        os.chdir("closed")
+    assert "cannot be written: change the permissions of" in refused(*words.split())
+
+
+def test_the_place_of_an_error_is_shown_on_demand(empty):
+    with pytest.raises(ValueError, match="there is no method"):
+        main(["--traceback", "methods", "scafold"])
+
+
+def fedsdg(*words, **options):
+    """Start the command in a process of its own."""
+    command = [sys.executable, "-m", "fedsdg", *words]
+    environment = ENVIRONMENT | options.pop("env", {})
+    return subprocess.Popen(command, env=environment, text=True, **options)
+
+
+def test_a_closed_standard_output_is_no_error():
+    line = f"{sys.executable} -m fedsdg methods >&-"
+    done = subprocess.run(["sh", "-c", line], env=ENVIRONMENT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_reader_that_has_gone_ends_a_command_without_a_word():
+    reading, writing = os.pipe()
+    os.close(reading)
+    with fedsdg("methods", stdout=writing, stderr=subprocess.PIPE) as process:
+        os.close(writing)
+        assert (process.wait(), process.stderr.read()) == (1, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_standard_output_is_named():
+    full = open("/dev/full", "w")  # noqa: SIM115 - the process has it
+    with full, fedsdg("methods", stdout=full, stderr=subprocess.PIPE) as process:
+        assert process.wait() == 2
+        (sentence,) = process.stderr.read().splitlines()
+    assert "standard output cannot be written to (No space left on device)" in sentence
+
+
+def test_letters_that_the_output_lacks_are_replaced():
+    ascii = {"PYTHONIOENCODING": "ascii"}
+    words = ["methods", "show", "fedsdg"]
+    with fedsdg(*words, env=ascii, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        printed, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    assert "?_k w_k" in printed and "lambda2" in printed
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_run_with_a_sentence(number, code, here, tmp_path):
+    endless = TINY | {"federation": TINY["federation"] | {"rounds": 100_000}}
+    (tmp_path / "endless.yaml").write_text(yaml.safe_dump(endless))
+    words = ["run", "--config", str(tmp_path / "endless.yaml"), "--method", "fedavg"]
+    words += ["--output", str(tmp_path / "run")]
+    errors = tmp_path / "errors"
+    with errors.open("w") as file, fedsdg(*words, stderr=file) as process:
+        while "round 2/" not in errors.read_text():
+            assert process.poll() is None, errors.read_text()
+            time.sleep(0.1)
+        process.send_signal(number)
+        assert process.wait(timeout=30) == code
+    assert "the same command" in errors.read_text().splitlines()[-1]
+
+
+def test_a_failing_run_exits_with_one_and_its_records_say_why(here, capsys):
+    words = ["run", "--config", "tiny.yaml", "--method", "fedavg", "--output", "failed"]
+    words += ["--set", "training.optimiser=sgd", "training.eta_g=1.0e+38"]
+    words += ["training.clip_norm=1.0e+30", "training.kernel=torch"]
+    assert main(words) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "fedavg seed 0 failed: " in error and "not finite" in error
+    assert '"status": "failed"' in Path("failed/result.json").read_text()

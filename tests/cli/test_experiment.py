@@ -1,0 +1,126 @@
+"""From a run to a record, a trace and an exported model, by the commands."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fedsdg.cli import main
+
+RUN = Path("results/runs/tiny/digits/clients~6/iid/fedavg/seed~0")
+
+
+def test_a_run_ends_with_the_accuracies_that_it_reached(here, said):
+    lines = said("run", "--config", "tiny.yaml", "--method", "fedavg").splitlines()
+    last = json.loads((RUN / "result.json").read_text())["last"]
+    shown = dict(line.split()[:2] for line in lines if line.startswith("accuracy"))
+    assert shown == {
+        "accuracy": f"{last['expected_accuracy']:.4f}",
+        "accuracy_own_test": f"{last['personal_accuracy']:.4f}",
+        "accuracy_shared": f"{last['global_accuracy']:.4f}",
+    }
+    assert lines[0].startswith("after round 4")
+    assert f"records: {RUN}" in lines
+    assert lines[-1].endswith("fedsdg grid --config tiny.yaml")
+
+
+def test_a_method_beyond_the_config_runs_with_its_defaults(here, capsys):
+    words = ["run", "--config", "tiny.yaml", "--method", "local-only", "--output", "local"]
+    assert main([*words, "--set", "federation.rounds=2"]) == 0
+    printed = capsys.readouterr()
+    assert "local-only is not in the config" in printed.err
+    assert "accuracy_shared" not in printed.out, "there is no shared model"
+
+
+def test_a_grid_ends_with_accuracies_and_paths_that_exist(here, said):
+    lines = said("grid", "tiny.yaml", "--only", "fedavg", "seed~0").splitlines()
+    assert [line.split()[:2] for line in lines[:2]] == [
+        ["fedsdg", "accuracy"],
+        ["fedavg", "accuracy"],
+    ]
+    assert all(Path(line.split()[-1]).exists() for line in lines[2:]) and len(lines) == 5
+
+
+def test_failed_runs_of_a_grid_are_an_error_only_if_it_makes_tables(here, capsys):
+    words = ["grid", "tiny.yaml", "--set", "experiment=bad", "methods=[fedavg]"]
+    words += ["training.optimiser=sgd", "training.eta_g=1.0e+38", "training.clip_norm=1.0e+30"]
+    words += ["training.kernel=torch"]
+    assert main([*words, "--runs-only"]) == 0
+    assert "failed: digits iid fedavg seed 0" in capsys.readouterr().err
+    assert main([*words, "--minutes", "0"]) == 0
+    summary = Path("results/summary/bad")
+    assert main(["summarise", "--succeeded", str(summary), "--output", "flag"]) == 1
+    assert "fedavg/seed~0" in capsys.readouterr().err and not Path("flag").exists()
+
+
+def test_a_search_is_shown_without_running_anything(here, said):
+    found = said("search", "--config", "tiny.yaml", "--jobs", "1")
+    assert found.startswith("fedavg: eta_g = ")
+    assert said("search", "--config", "tiny.yaml", "--show") == found
+
+
+def test_runs_become_a_summary_a_record_tables_and_a_trace(here, said, told):
+    said("summarise", "--runs", "results/runs/tiny", "--output", "mine")
+    assert len(pd.read_parquet("mine/runs.parquet")) == 2
+    assert said("summarise", "--succeeded", "mine", "--output", "flag") == ""
+    assert Path("flag").is_file()
+    files = said("render", "main", "partition", "--summary", "mine", "--output", "shown").split()
+    assert {"shown/main.md", "shown/figures/partition.svg"} <= set(files)
+    said(
+        "render",
+        "page",
+        "--records",
+        "results/summary",
+        "--experiments",
+        "tiny",
+        "--output",
+        "page.html",
+    )
+    assert Path("page.html").stat().st_size > 10_000
+    shutil.rmtree("results/reference", ignore_errors=True)
+    assert said("record", "tiny") == "results/reference/tiny\n"
+    traced = told("trace", "tiny/iid/fedavg", "accuracy")
+    (run,) = traced["runs"]
+    assert run["run"] == str(RUN) and run["value"] == pytest.approx(traced["seeds"]["0"])
+    assert run["address"] == json.loads((RUN / "result.json").read_text())["address"]
+    by_line = said("trace", "results/reference/tiny/main.csv:2")
+    assert str(RUN) in by_line or str(RUN).replace("fedavg", "fedsdg") in by_line
+
+
+def test_verify_finds_a_number_that_the_records_do_not_give(here, said, capsys):
+    shutil.rmtree("results/reference", ignore_errors=True)
+    said("record", "tiny")
+    assert main(["verify"]) == 0
+    table = Path("results/reference/tiny/main.md")
+    table.write_text(table.read_text().replace("FedAvg", "FedAvG"))
+    assert main(["verify"]) == 1
+    assert "error: results/reference/tiny/main.md" in capsys.readouterr().err
+
+
+def test_a_kept_model_is_exported_and_evaluated_as_the_run_was(here, said, told):
+    names = said("export", "kept").partition(": ")[2].split(", ")
+    assert names[0] == "global" and Path("kept/models/global").is_dir()
+    (found,) = told("evaluate", "kept/models/global", "--data", "digits")
+    last = json.loads(Path("kept/result.json").read_text())["last"]
+    assert found["metric"] == "accuracy_shared"
+    assert found["accuracy"] == pytest.approx(last["global_accuracy"], abs=1e-6)
+    line = said("evaluate", "kept/models/global", "--config", "tiny.yaml")
+    assert line.startswith(f"digits: accuracy_shared {last['global_accuracy']:.4f}, loss ")
+
+
+def test_a_partition_and_a_backbone_are_those_of_the_grid(here, said):
+    words = ["--config", "tiny.yaml", "--dataset", "digits", "--skew", "iid"]
+    line = said("partition", *words, "--seed", 0, 1, "--output", "a.parquet", "b.parquet")
+    assert line.startswith("a.parquet: 6 clients with 239 to 240 samples, 1 draw(s)\nb.parquet")
+    made = Path("results/partitions/digits/clients~6/iid/seed~0.parquet")
+    assert Path("a.parquet").read_bytes() == made.read_bytes() != Path("b.parquet").read_bytes()
+    said("pretrain", "--config", "tiny.yaml", "--output", "weights.safetensors")
+    made = Path("results/backbones/tiny.safetensors")
+    assert Path("weights.safetensors").read_bytes() == made.read_bytes()
+
+
+@pytest.mark.slow
+def test_the_workflow_plans_an_experiment(here):
+    assert main(["reproduce", "--config", "tiny.yaml", "--cores", "1", "--", "--dry-run"]) == 0
