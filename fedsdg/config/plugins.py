@@ -73,10 +73,11 @@ def load(place: str) -> Plugin:
     Raises:
         ConfigError: It cannot be imported, or brings a name that there is already.
     """
-    if place in _LOADED:
-        return _LOADED[place]
     path = Path(place)
     is_file = path.suffix == ".py"
+    known = str(path.resolve()) if is_file else place
+    if known in _LOADED:
+        return _LOADED[known]
     if is_file and not path.is_file():
         raise ConfigError(f"names {place}, but there is no such file")
     before = [dict(kind.registry) for kind in KINDS]
@@ -85,15 +86,16 @@ def load(place: str) -> Plugin:
         names = _names_in(module)
     except Exception as error:
         for kind, registry in zip(KINDS, before, strict=True):
-            kind.registry = registry
+            kind.registry.clear()
+            kind.registry.update(registry)
         raise ConfigError(f"names {place}, which is no plugin: {_said(error, path)}") from error
     for kind, registry in zip(KINDS, before, strict=True):
         names |= {(kind.__name__.lower(), name) for name in kind.registry.keys() - registry}
     METHODS.update(getattr(module, "METHODS", {}))
     DATASETS.update(getattr(module, "DATASETS", {}))
     sha256 = _sha256(Path(str(module.__file__)))
-    _LOADED[place] = Plugin(place, module.__name__, sha256, frozenset(names))
-    return _LOADED[place]
+    _LOADED[known] = Plugin(place, module.__name__, sha256, frozenset(names))
+    return _LOADED[known]
 
 
 def hashes(method: str, dataset: str, parts: Sequence[Part]) -> list[str]:
@@ -155,16 +157,21 @@ def _from_file(path: Path) -> ModuleType:
     return module
 
 
-def _sha256(file: Path) -> str:
-    """Return the hash of a file and of the modules beside it that it imports, directly or not."""
+def sources(file: Path) -> list[Path]:
+    """Return a file and the modules beside it that it imports, directly or not."""
     files = [file]
     for known in files:
         for name in _imported(known):
             beside = file.with_name(f"{name}.py")
             if beside.is_file() and beside not in files and name not in sys.stdlib_module_names:
                 files.append(beside)
+    return [file, *sorted(files[1:])]
+
+
+def _sha256(file: Path) -> str:
+    """Return the hash of a file and of the modules beside it that it imports."""
     digest = hashlib.sha256()
-    for known in (file, *sorted(files[1:])):
+    for known in sources(file):
         digest.update(hashlib.sha256(known.read_bytes()).digest())
     return digest.hexdigest()
 

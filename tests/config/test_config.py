@@ -323,3 +323,10 @@ def test_the_pages_name_every_key_and_method():
     schema = config_schema()
     assert set(schema["required"]) >= {"experiment", "methods", "seeds"}
     json.dumps(schema)
+
+
+def test_the_committed_pages_are_those_of_the_parts():
+    docs = Path(__file__).parents[2] / "docs"
+    remedy = "run python -m fedsdg.config.reference"
+    assert (docs / "config.md").read_text() == config_page(), remedy
+    assert (docs / "methods.md").read_text() == methods_page(), remedy
