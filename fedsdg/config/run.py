@@ -107,6 +107,8 @@ class Run(Part):
         if attack is not None:
             named = {"type": attack.attack.registered_as, "share": attack.share}
             sections["conditions"]["attack"] = {**named, **complete(attack.attack)}
+        if self.adapters.start is not None:
+            sections["adapters"]["start"] = self.adapters.start.sha256
         given = self.method.parameters.items()
         values = {key: plain(value) for key, value in given if value is not None}
         return self._with_names({**sections, "parameters": values})
