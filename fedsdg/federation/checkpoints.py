@@ -7,14 +7,12 @@ random streams need no place: the former start afresh in each round or are rows 
 latter are addressed by the round.
 """
 
-import contextlib
-import fcntl
 import hashlib
 import io
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +45,6 @@ class Checkpoints:
         self.made_for = json.loads(json.dumps(made_for))
         self._saved_at = time.monotonic()
         self._seconds = 0.0
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the folder, which one process at a time may do.
-
-        Raises:
-            BlockingIOError: Another process holds it.
-        """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / "lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
 
     def due(self, seconds: float) -> bool:
         """Return whether the last checkpoint is so many seconds old, and saving is cheap enough."""

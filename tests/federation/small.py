@@ -218,6 +218,15 @@ def run(setup: Setup, most: int | None = None) -> Finished:
     return Finished(setup, server, store, of_rounds, of_clients)
 
 
+def fingerprint(server: Server, store: ClientStore) -> dict[str, bytes]:
+    """Models, state of the rule and what clients keep, as bytes."""
+    clients = np.flatnonzero(store.counts.trained)
+    kept = {name: store.read(name, clients) for name in store.first}
+    tensors = {"models": server.models, **server.state, **kept}
+    found = {name: value.numpy().tobytes() for name, value in tensors.items()}
+    return {"clients": clients.tobytes(), **found}
+
+
 def trained(setup: Setup, t: int = 1, server: Server | None = None, store: Any = None):
     """Tasks and results of the clients of a round."""
     before, empty = setup.initial()

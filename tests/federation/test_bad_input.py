@@ -118,7 +118,11 @@ class Crooked(Proximal):
 @pytest.mark.parametrize(
     ("parts", "error", "said"),
     [
-        ({"conditions": [Attackers(attack=WrongShape(), share=0.34)]}, ValueError, r"WrongShape.*\[7, 260\]"),
+        (
+            {"conditions": [Attackers(attack=WrongShape(), share=0.34)]},
+            ValueError,
+            r"WrongShape.*\[7, 260\]",
+        ),
         ({"conditions": [Attackers(attack=Infinite(), share=0.34)]}, NonFiniteError, "client"),
         ({"rule": Wide()}, RuleFault, r"round 1.*Wide.*\[1, 259\].*\[1, 260\]"),
         ({"rule": Odd()}, RuleFault, r"round 1.*Odd.*'alignment'.*\[6\]"),
@@ -143,8 +147,14 @@ def test_a_part_that_ends_the_program_is_named():
     [
         (lambda: federation(rule=Focus()), "benchmark_images"),
         (lambda: federation(parts={"global_images": 10**6}), "global_images is 1000000.*lower"),
-        (lambda: federation(conditions=[Attackers(attack=SignFlip(), share=0.01)]), "share is 0.01.*none"),
-        (lambda: federation(conditions=[Attackers(attack=SignFlip(), share=1.0)]), "share is 1.0.*all"),
+        (
+            lambda: federation(conditions=[Attackers(attack=SignFlip(), share=0.01)]),
+            "share is 0.01.*none",
+        ),
+        (
+            lambda: federation(conditions=[Attackers(attack=SignFlip(), share=1.0)]),
+            "share is 1.0.*all",
+        ),
         (lambda: federation(conditions=[LabelConflict(classes=9)]), "classes is 9.*only 4"),
         (lambda: federation(loss=CrossEntropy(class_weights=(1.0, 2.0))), "2 weights for 4"),
         (lambda: federation(parts={"stopping": Inexactness(gamma_by="speed")}), "equally fast"),

@@ -19,8 +19,7 @@ from fedsdg.aggregation.rules.cgsv import Cgsv
 from fedsdg.aggregation.rules.clusters import Clustered
 from fedsdg.aggregation.rules.scaffold import Scaffold
 from fedsdg.aggregation.rules.screened import Screened
-from fedsdg.experiment.exports.saved_models import ModelSaver
-from fedsdg.experiment.fingerprint import fingerprint
+from fedsdg.experiment.saved_models import ModelSaver
 from fedsdg.federation import checkpoints, rounds, store
 from fedsdg.federation.checkpoints import KEPT, SHARE, Checkpoints
 from fedsdg.federation.conditions.compute import Compute
@@ -30,7 +29,7 @@ from fedsdg.federation.observers.trajectory import Trajectory
 from fedsdg.federation.optimisers import Adam
 from fedsdg.federation.personalisation import Apfl, Ditto, DualPath, Interpolate
 from fedsdg.federation.terms import ControlVariates
-from tests.federation.small import federation, run, vit
+from tests.federation.small import federation, fingerprint, run, vit
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 4
@@ -38,7 +37,11 @@ ROUNDS = 4
 
 def of_fedsdg(**given):
     model, first, private = vit(torch.float32, branch="dual")
-    parts = {"rule": Screened(inner=Alignment()), "personalisation": DualPath(), "optimiser": Adam()}
+    parts = {
+        "rule": Screened(inner=Alignment()),
+        "personalisation": DualPath(),
+        "optimiser": Adam(),
+    }
     return federation(model, first, private, eta=0.02, rounds=ROUNDS, **parts, **given)
 
 
@@ -50,7 +53,10 @@ KINDS = {
     ),
     "late updates and models of clients' own": lambda: federation(
         personalisation=Ditto(),
-        conditions=[Dropout(probability=0.2), Compute(slowest=1, fastest=16, arrivals=3, max_age=2)],
+        conditions=[
+            Dropout(probability=0.2),
+            Compute(slowest=1, fastest=16, arrivals=3, max_age=2),
+        ],
         rounds=ROUNDS,
     ),
     "a running mix": lambda: federation(personalisation=Interpolate(), rounds=ROUNDS, cohort=4),
@@ -143,14 +149,6 @@ def test_a_full_disk_leaves_the_checkpoints_that_there_are(tmp_path, monkeypatch
         broken.setattr(checkpoints, "write_bytes", full)
         go_on(setup(), tmp_path / "run")
     assert go_on(setup(), tmp_path / "run") == whole
-
-
-def test_one_process_at_a_time_holds_a_folder(tmp_path):
-    first, second = Checkpoints(tmp_path, {}), Checkpoints(tmp_path, {})
-    with first.held(), pytest.raises(BlockingIOError), second.held():
-        pass
-    with second.held():
-        pass
 
 
 def test_saving_takes_a_twentieth_of_the_time_at_most(tmp_path, monkeypatch):

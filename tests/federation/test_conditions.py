@@ -125,7 +125,9 @@ def test_flipped_labels_are_on_what_attackers_train_on_alone(attack, wrong):
 
 def test_attackers_are_the_same_in_all_rounds_and_are_not_evaluated():
     honest = run(federation())
-    done = run(federation(conditions=[Attackers(attack=SignFlip(scale=5), share=0.34)], rounds=4, cohort=4))
+    done = run(
+        federation(conditions=[Attackers(attack=SignFlip(scale=5), share=0.34)], rounds=4, cohort=4)
+    )
     attackers = {row["client"] for row in done.clients if row["attacker"]}
     assert len(attackers) == 2
     for row in done.clients:

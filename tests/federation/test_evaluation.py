@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -14,11 +15,13 @@ from safetensors.torch import save
 from fedsdg.aggregation.rules.clusters import Clustered
 from fedsdg.aggregation.rules.fedcurv import FedCurv
 from fedsdg.aggregation.rules.scaffold import Scaffold
-from fedsdg.experiment.exports.saved_models import ModelSaver, read_saved, saved_models
+from fedsdg.experiment.saved_models import ModelSaver, read_models, write_models
+from fedsdg.federation import evaluation
 from fedsdg.federation.accuracy import class_weights, mean_accuracy, selected_round
 from fedsdg.federation.conditions.attack import Attackers, SignFlip
 from fedsdg.federation.conditions.difference import LabelConflict
 from fedsdg.federation.conditions.quantisation import Quantisation
+from fedsdg.federation.evaluation import evaluate_logits
 from fedsdg.federation.observers.shapley import Shapley, coalitions, shapley_values
 from fedsdg.federation.observers.trajectory import Trajectory, principal_plane
 from fedsdg.federation.optimisers import Adam
@@ -28,6 +31,8 @@ from fedsdg.models import views
 from tests.federation.small import CLASSES, federation, run, stored, timm_model, trained, vit
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-12}
+TESTS = ("personal_", "global_", "expected_", "test_")
+"""How the names of accuracies on test images begin."""
 
 
 def scores(theta, images):
@@ -128,7 +133,10 @@ def test_only_the_rounds_of_the_schedule_are_evaluated_and_the_last_one_always()
 
 def test_an_evaluation_changes_nothing():
     """Fine-tuned copies and refreshed branches are thrown away."""
-    for personalisation, schedule in ((FineTune(personal_epochs=3), {}), (OwnHead(), {"refresh": 2})):
+    for personalisation, schedule in (
+        (FineTune(personal_epochs=3), {}),
+        (OwnHead(), {"refresh": 2}),
+    ):
         often = run(of_vit(personalisation, schedule=schedule))
         seldom = run(of_vit(personalisation, schedule={**schedule, "evaluate_every": 3}))
         assert torch.equal(often.theta, seldom.theta)
@@ -243,25 +251,41 @@ def test_saved_models_are_those_that_clients_were_evaluated_with(choice, tmp_pat
     setup = of_vit(DualPath(), observers=[ModelSaver(choice)], optimiser=Adam(), eta=0.05, rounds=4)
     done = run(setup)
     saver = next(one for one in setup.observers if isinstance(one, ModelSaver))
-    saved = saved_models(setup, saver.state)
-    assert saved.round == (4 if choice == "last" else selected_round(done.clients))
-    saved.write(tmp_path / "models.safetensors", {"seed": 0})
-    again, facts = read_saved(tmp_path / "models.safetensors")
-    assert facts["seed"] == 0 and again.uses == saved.uses
-    at = [row for row in done.clients if row["round"] == saved.round]
+    write_models(tmp_path / "models.safetensors", setup, saver.state, {"seed": 0})
+    models, facts = read_models(tmp_path / "models.safetensors")
+    assert facts["round"] == (4 if choice == "last" else selected_round(done.clients))
+    assert facts["seed"] == 0
+    at = [row for row in done.clients if row["round"] == facts["round"]]
     transformer = timm_model()
     for row in at:
         k = row["client"]
-        weights = again.models[saved.uses[k]].merged(transformer.state_dict())
+        weights = models[facts["clients"][k]["model"]].merged(transformer.state_dict())
         head = [weights.pop(name) for name in ("head.weight", "head.bias")]
         test = torch.from_numpy(setup.data.test[k])
         tokens = torch.func.functional_call(transformer, weights, setup.samples.images[test])
         logits = torch.nn.functional.linear(tokens, *head)
         right = (logits.argmax(1) == setup.samples.labels[test]).double().mean()
         assert row["test_accuracy"] == pytest.approx(float(right))
-    (tmp_path / "models.safetensors").write_bytes(b"damaged")
-    with pytest.raises(ValueError, match="damaged"):
-        read_saved(tmp_path / "models.safetensors")
+
+
+def test_validation_alone_asks_no_model_about_a_test_image(monkeypatch):
+    setup = of_vit(DualPath(), rounds=2, cohort=4, parts={"held_out": 0.2})
+    whole = run(setup)
+    asked = []
+
+    def spied(setup, weights, tasks, answer):
+        asked.extend(tasks)
+        return evaluate_logits(setup, weights, tasks, answer)
+
+    monkeypatch.setattr(evaluation, "evaluate_logits", spied)
+    validation = replace(setup.schedule, evaluate="validation")
+    done = run(replace(setup, schedule=validation))
+    assert set(np.concatenate(asked)) <= set(np.concatenate(setup.data.val))
+    for rows, all_rows in ((done.rounds, whole.rounds), (done.clients, whole.clients)):
+        for row, other in zip(rows, all_rows, strict=True):
+            assert all(other[name] == value for name, value in row.items())
+            assert all(name.startswith(TESTS) for name in other.keys() - row.keys())
+            assert not any(name.startswith(TESTS) for name in row if name != "personal_steps")
 
 
 # --- Messages and measurements --------------------------------------------------------------------

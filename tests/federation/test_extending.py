@@ -1,6 +1,5 @@
 """A condition, an attack, a personalisation, a metric, a loss term: each is one class more."""
 
-from pydantic import Field
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
@@ -8,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from pydantic import Field
 
 from fedsdg.federation import rounds
 from fedsdg.federation.checkpoints import Checkpoints

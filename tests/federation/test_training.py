@@ -227,10 +227,14 @@ def test_losses_by_their_formulas(samples, gamma, smoothing):
     labels = torch.randint(CLASSES, (samples,), generator=draw)
     p = logits.softmax(1)
     right = p[torch.arange(samples), labels]
-    torch.testing.assert_close(Focal(gamma=gamma)(logits, labels), -((1 - right) ** gamma) * right.log())
+    torch.testing.assert_close(
+        Focal(gamma=gamma)(logits, labels), -((1 - right) ** gamma) * right.log()
+    )
     q = torch.full_like(p, smoothing / CLASSES)
     q[torch.arange(samples), labels] += 1 - smoothing
-    torch.testing.assert_close(CrossEntropy(label_smoothing=smoothing)(logits, labels), -(q * p.log()).sum(1))
+    torch.testing.assert_close(
+        CrossEntropy(label_smoothing=smoothing)(logits, labels), -(q * p.log()).sum(1)
+    )
 
 
 def test_a_class_of_weight_2_counts_as_if_its_samples_were_there_twice():

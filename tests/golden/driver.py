@@ -11,16 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsdg.data.partition import PartitionSettings
+from fedsdg.config.config import Config
+from fedsdg.data.partition import partition_clients
+from fedsdg.data.skew import parse_skew
 from fedsdg.experiment.building import build
-from fedsdg.experiment.conditions import Conditions
-from fedsdg.experiment.config import parse_config
-from fedsdg.experiment.loading import load_images
-from fedsdg.experiment.material import make_partition, prepare_material
-from fedsdg.experiment.sections import AdaptersConfig, FederationConfig, TrainingConfig
+from fedsdg.experiment.material import load_images, prepare_material
 from fedsdg.federation import rounds
 from fedsdg.federation.checkpoints import Checkpoints
-from fedsdg.methods.choices import ATTACKS, LOSSES, OPTIMISERS
 from fedsdg.methods.families import METHODS
 from fedsdg.models import (
     Architecture,
@@ -31,13 +28,11 @@ from fedsdg.models import (
     load_backbone,
     save_backbone,
 )
-from fedsdg.parts import declared, plain
 
 __all__ = [
     "METHODS",
     "Cell",
     "Outcome",
-    "defaults",
     "load_backbone",
     "pretrained",
     "random_backbone",
@@ -66,11 +61,12 @@ class Cell:
     """Images and partition that several runs have in common."""
 
     def __init__(self, raw: Mapping[str, Any], backbone: Backbone | None) -> None:
-        config = parse_config(raw)
-        data = load_images(config.source(config.datasets[0]))
+        config = Config.read(raw)
+        data = load_images(config.datasets[0])
         self._material = prepare_material(data, backbone, "cpu")
         clients = config.federation.clients
-        self._partition = make_partition(data, config.skews[0], 0, clients, config.partition)
+        skew = parse_skew(config.skews[0])
+        self._partition = partition_clients(data, clients, skew, 0, config.partition)
 
     def outcome(self, raw: Mapping[str, Any], folder: Path | None = None) -> Outcome:
         """All rounds of a config's method; with a folder half of them after a checkpoint.
@@ -78,8 +74,7 @@ class Cell:
         Raises:
             ValueError: the method, or what is asked of it, is refused.
         """
-        config = parse_config(raw)
-        run = config.run(config.datasets[0], config.settings[0], config.methods[0], 0)
+        run = next(Config.read(raw).runs())
         setup = build(run, self._material, self._partition)
         server, store = setup.initial()
         records: dict[str, list[Any]] = {"rounds": [], "clients": []}
@@ -89,9 +84,7 @@ class Cell:
             records["rounds"].append(record.round)
             records["clients"] += record.clients
             if folder is not None and t == half:
-                checkpoints = Checkpoints(folder, {})
-                with checkpoints.held():
-                    checkpoints.save(t, setup, server, store, records)
+                Checkpoints(folder, {}).save(t, setup, server, store, records)
                 break
         if folder is not None:
             setup = build(run, self._material, self._partition)
@@ -150,33 +143,3 @@ def pretrained(shape: Mapping[str, Any], images: Tensor, labels: Tensor, steps: 
             one.step(images[step::steps], labels[step::steps])
         one.finish()
     return torch.cat([weight.flatten() for weight in one.model.state_dict().values()])
-
-
-# --- Defaults -------------------------------------------------------------------------------------
-
-
-def defaults() -> dict[str, Any]:
-    """The default of all that a config may set, and what rows of the table prescribe."""
-    parts: dict[str, Any] = {
-        "federation": FederationConfig,
-        "partition": PartitionSettings,
-        "training": TrainingConfig,
-        "adapters": AdaptersConfig,
-        "conditions": Conditions,
-    }
-    conditions = declared(Conditions).items()
-    parts |= {f"conditions.{name}": one.kind for name, one in conditions if one.holds_part}
-    known = {where: declared(part) for where, part in parts.items()}
-    for kind, table in (("optimiser", OPTIMISERS), ("loss", LOSSES), ("attack", ATTACKS)):
-        known |= {f"{kind} {name}": choice.parameters for name, choice in table.items()}
-    known |= {name: method.parameters for name, method in METHODS.items()}
-    found = {
-        f"{where}.{key}": plain(one.default)
-        for where, fields in known.items()
-        for key, one in fields.items()
-        if not one.required
-    }
-    for name, method in METHODS.items():
-        prescribed = {**method.fixed_values, **method.training, "optimiser": method.optimiser}
-        found |= {f"{name}, prescribed {key}": plain(value) for key, value in prescribed.items()}
-    return found

@@ -1,4 +1,4 @@
-"""Golden numbers: every method for four rounds in tiny federations, and all defaults.
+"""Golden numbers: every method for four rounds in tiny federations.
 
 A failure names what has moved. Where it was meant to move, write the numbers anew, and say why in
 the commit: ``python -m tests.golden.test_golden``.
@@ -10,7 +10,6 @@ and signs show. Numbers are compared to 1e-5, for another processor rounds other
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -28,7 +27,6 @@ from tests.golden.driver import (
     METHODS,
     Cell,
     Outcome,
-    defaults,
     load_backbone,
     pretrained,
     random_backbone,
@@ -36,7 +34,6 @@ from tests.golden.driver import (
 )
 
 NUMBERS = Path(__file__).with_name("numbers.csv")
-DEFAULTS = Path(__file__).with_name("defaults.json")
 TOLERANCE = 1e-5
 #: Below it a value is 0 but for rounding, such as the spread of equal models.
 ROUNDING = 1e-6
@@ -156,14 +153,6 @@ def test_no_method_has_moved(federation):
     assert not sentences, "\n".join([f"{len(sentences)} cases of {federation} moved:", *sentences])
 
 
-def test_no_default_has_moved():
-    known = json.loads(DEFAULTS.read_text(encoding="utf-8"))
-    found = json.loads(json.dumps(defaults()))
-    names = sorted(known.keys() | found.keys())
-    differing = [name for name in names if known.get(name, "…") != found.get(name, "…")]
-    assert not differing
-
-
 # --- Backbones and draws --------------------------------------------------------------------------
 
 
@@ -201,7 +190,7 @@ def test_weights_of_another_backbone_are_refused(tmp_path):
 
 
 def main() -> None:
-    """Write all numbers and defaults anew."""
+    """Write all numbers anew."""
     rows = {
         (federation, name): numbers
         for federation in GIVEN["federations"]
@@ -212,8 +201,6 @@ def main() -> None:
     table = pd.DataFrame.from_dict(rows, orient="index")
     table.index.names = ["federation", "case"]
     table.sort_index(axis="columns").to_csv(NUMBERS, float_format="%.7g", lineterminator="\n")
-    text = json.dumps(defaults(), indent=0, ensure_ascii=False)
-    DEFAULTS.write_text(f"{text}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
