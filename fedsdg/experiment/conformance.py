@@ -33,12 +33,17 @@ from fedsdg.aggregation import aggregate, aggregate_files
 from fedsdg.aggregation.errors import RuleFault
 from fedsdg.aggregation.types import ADAPTERS, Aggregate, Context, Rule
 from fedsdg.config import plugins
+from fedsdg.config.config import Config
 from fedsdg.data.datasets import ImageData
+from fedsdg.experiment.material import load_images
+from fedsdg.experiment.partitions import draw
+from fedsdg.experiment.runs import task_of
 from fedsdg.experiment.small_federation import CLASSES, RATES, Candidate, Federation, arrays
 from fedsdg.federation import rounds
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.conditions.attack import Attack, Attackers
 from fedsdg.federation.conditions.condition import Condition
+from fedsdg.federation.conditions.difference import LabelConflict
 from fedsdg.federation.conditions.dropout import Dropout
 from fedsdg.federation.losses import Loss
 from fedsdg.federation.micro_batches import MicroBatcher
@@ -554,3 +559,24 @@ def _as_in_another_process(name: str, row: Method) -> Method:
             module.__spec__.loader.exec_module(module)  # type: ignore[union-attr]
             row = getattr(module, "METHODS", {}).get(name, row)
     return copy.deepcopy(row)
+
+
+def require_runnable(config: Config) -> None:
+    """Draw the partition of every run of a grid, in memory.
+
+    Raises:
+        FileNotFoundError: A data set is not there.
+        ValueError: What `fedsdg run` would say: no draw gives every client enough samples, or the
+            classes of the data set do not suit the conditions.
+    """
+    drawn = set()
+    for run in config.runs():
+        drawn_from = (run.dataset, run.skew, run.partition_seed, run.federation.clients)
+        data = load_images(task_of(config, run).source)
+        if drawn_from not in drawn:
+            draw(run, data)
+            drawn.add(drawn_from)
+        run.training.loss.require_classes(data.num_classes)
+        for difference in run.conditions.differences.values():
+            if isinstance(difference, LabelConflict):
+                difference.require_classes(data.num_classes, run.dataset)

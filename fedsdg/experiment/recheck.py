@@ -87,7 +87,7 @@ class Agreement:
 
     @property
     def paired(self) -> str | None:
-        """ "exactly", "by federation", or None if runs made here are no pairs."""
+        """How runs made here are paired: "exactly", "by federation", or None if they are not."""
         if self.differs:
             return None
         return "exactly" if self.exactly else "by federation"
@@ -149,9 +149,7 @@ def recheck(task: Task, recorded: RecordedRun, most: int = ROUNDS) -> Agreement:
     return replace(agreement, kernels=kernels if kernels[0] != kernels[1] else None)
 
 
-def recheck_record(
-    root: Path, number: int | None, salt: str
-) -> Iterator[tuple[str, Agreement]]:
+def recheck_record(root: Path, number: int | None, salt: str) -> Iterator[tuple[str, Agreement]]:
     """Recheck a sample of the published runs of every arena.
 
     Args:

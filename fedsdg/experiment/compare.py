@@ -1,0 +1,296 @@
+"""A user's own methods beside the published rows of an arena: only the newcomers are run.
+
+They meet the partitions, cohorts, backbone and seeds of the record, and are paired with its runs
+seed by seed. Whether that is allowed on this machine is tried first (``recheck``).
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedsdg import files
+from fedsdg.analysis.compare import ranking, sentences
+from fedsdg.analysis.gather import join
+from fedsdg.analysis.page import write_page
+from fedsdg.analysis.records import Record
+from fedsdg.analysis.tables import Table
+from fedsdg.config import plugins
+from fedsdg.config.config import Config
+from fedsdg.config.layers import merged
+from fedsdg.config.values import require_folders
+from fedsdg.errors import ConfigError, hint
+from fedsdg.experiment.backbones import backbone
+from fedsdg.experiment.grid import run_grid
+from fedsdg.experiment.partitions import get_or_make
+from fedsdg.experiment.recheck import Agreement, RecordedRun, recheck, recorded_runs
+from fedsdg.experiment.runs import task_of
+from fedsdg.experiment.search import search
+from fedsdg.experiment.summary import write_summary
+from fedsdg.files.places import ARENAS, RECORDS, run_below, shipped
+from fedsdg.files.yaml_text import read_yaml_file
+
+TABLES = ("runs.parquet", "rounds.parquet", "clients.parquet")
+KEYS = ("experiment", "methods", "plugins", "search")
+"""What a config of newcomers may say; all else is the arena's."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A finished comparison."""
+
+    tables: tuple[Table, ...]
+    "the ranking with each newcomer"
+    sentences: tuple[str, ...]
+    "where newcomers stand"
+    agreement: Agreement | None
+    "how runs made here are paired with the record's; None: all rows were run here"
+    folder: Path
+
+    @property
+    def page(self) -> Path:
+        """The page of the comparison."""
+        return self.folder / "index.html"
+
+    @property
+    def records(self) -> Path:
+        """The runs of newcomers and rivals, as one record."""
+        return self.folder / "records"
+
+
+def compare(
+    places: Sequence[str],
+    arena: str = "needs",
+    seeds: int = 5,
+    *,
+    against: Sequence[str] = (),
+    tune: bool = False,
+    baselines_here: bool = False,
+    jobs: int = 1,
+    output: Path | None = None,
+) -> Comparison:
+    """Run newcomers, and set them beside the record of an arena.
+
+    Runs are kept in the store, so that only what is new is trained.
+
+    Args:
+        places: Plugins, all of whose methods are compared with their defaults; or configs that name
+            plugins, entries of ``methods``, and maybe a space to search.
+        arena: A name of ``ARENAS``.
+        seeds: The first so many of the record.
+        against: Labels of the record's rows; none: all.
+        tune: Give every newcomer the search that the rows of the record had.
+        baselines_here: Run the record's rows here too, and take none of its runs.
+        jobs: The number of runs side by side.
+        output: The folder of page, tables, records, sources and hashes; None:
+            ``compare/{arena}-{name of the first file}``.
+
+    Raises:
+        ValueError: A name is unknown or taken; runs made here are no pairs of the record's; a run
+            failed.
+    """
+    name = ARENAS.get(arena, "")
+    if not name:
+        raise ValueError(f"there is no record of an arena {arena!r}{hint(arena, ARENAS)}")
+    record = shipped(f"{RECORDS}/{name}")
+    published = recorded_runs(record)
+    rows = list(dict.fromkeys(run.row["method"] for run in published))
+    known = sorted({run.row["seed"] for run in published})
+    if not 1 <= seeds <= len(known):
+        raise ValueError(
+            f"--seeds is {seeds}, but the record of {arena!r} has {len(known)}; ask for 1 to "
+            f"{len(known)}"
+        )
+    for label in against:
+        if label not in rows:
+            raise ValueError(f"--against: the record has no row {label!r}{hint(label, rows)}")
+    arena_raw = merged([shipped(f"config/{name}.yaml")])
+    newcomers = _newcomers(places)
+    own_search = newcomers.pop("search", {})
+    raw = {**arena_raw, **newcomers, "seeds": known[:seeds], "tuned": [], "search": {}}
+    config = Config.read(raw)
+    labels = [entry.label for entry in config.methods]
+    for label in {*labels} & {*rows}:
+        raise ValueError(
+            f"the record of {arena!r} has a row {label!r} already; give the entry a 'name'"
+        )
+    require_folders((*rows, *labels))
+    folder = output or Path("compare") / f"{arena}-{Path(places[0]).stem}"
+    results = folder / "results"
+    arena_config = Config.read(arena_raw)
+    agreement = None
+    if not baselines_here:
+        agreement = _require_pairs(arena_config, config, published, results)
+    if tune:
+        space = _space(config, arena_config, own_search.get("space", {}))
+        raw["search"] = {**arena_raw["search"], "space": space}
+        found = results / f"search/{name}.json"
+        search(Config.read(raw), found, results, jobs=jobs)
+        raw["tuned"] = [str(found.with_suffix(".tuned.yaml"))]
+        config = Config.read(raw)
+    failed = run_grid(config, results, jobs=jobs)
+    rivals = [label for label in rows if label in (against or rows)]
+    if baselines_here:
+        words = [*rivals, *(f"seed~{seed}" for seed in config.seeds)]
+        failed += run_grid(arena_config, results, jobs=jobs, only=words)
+        labels += rivals
+    if failed:
+        raise ValueError(f"{len(failed)} run(s) failed, the first is {failed[0]}")
+    _combine(record, folder, config, labels, rivals)
+    _write_facts(folder, arena, config, record, agreement)
+    both = Record(folder / "records")
+    labels = [entry.label for entry in config.methods]
+    tables = tuple(ranking(both, label) for label in labels)
+    for label, table in zip(labels, tables, strict=True):
+        replace(table, name=f"{table.name}-{label}").write(folder)
+    lines = [line for label in labels for line in sentences(both, label)]
+    checked = "All rows were run on this machine."
+    if agreement is not None:
+        checked = f"Checked: {agreement.sentence}{_moved(agreement, name)}."
+    remark = " ".join([checked, *lines])
+    finished = Comparison(tables, tuple(lines), agreement, folder)
+    write_page(finished.page, [both], root=folder, compared=tables, remark=remark)
+    return finished
+
+
+def _newcomers(places: Sequence[str]) -> dict[str, Any]:
+    """Return plugins, methods and search of newcomers, as a config has them.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It brings no method, or says what only an arena says.
+    """
+    found: dict[str, Any] = {"plugins": [], "methods": [], "search": {}}
+    for place in places:
+        if Path(place).suffix in (".yaml", ".yml"):
+            given = read_yaml_file(Path(place))
+            for key in given if isinstance(given, Mapping) else ():
+                if key not in KEYS:
+                    raise ConfigError(
+                        f"{place}: {key!r} is the arena's to say; a comparison takes "
+                        f"{', '.join(KEYS[1:])} alone{hint(key, KEYS)}"
+                    )
+            found = {
+                "plugins": [*found["plugins"], *given.get("plugins", [])],
+                "methods": [*found["methods"], *given.get("methods", [])],
+                "search": {**found["search"], **given.get("search", {})},
+            }
+        else:
+            brought = plugins.load(place).names
+            found["plugins"].append(place)
+            found["methods"] += sorted(name for kind, name in brought if kind == "method")
+    if not found["methods"]:
+        raise ConfigError(
+            f"{', '.join(places)}: no METHODS and no entry of 'methods', so there is nothing to "
+            "compare; see docs/add-a-method.md"
+        )
+    return found
+
+
+def _require_pairs(
+    arena: Config, config: Config, published: Sequence[RecordedRun], results: Path
+) -> Agreement:
+    """Draw every partition and compare its hash; do rounds of FedAvg's first run again.
+
+    FedAvg is the plainest of all: what it needs, every method needs.
+    """
+    hashes = {run.row["partition_hash"] for run in published if run.row["seed"] in config.seeds}
+    for run in config.runs():
+        if get_or_make(task_of(config, run, results)).sha256 not in hashes:
+            raise ValueError(
+                f"the partition {run.dataset} {run.skew} seed {run.seed} is not that of the "
+                "record; --baselines-here runs the rows of the record on this machine"
+            )
+    fedavg = (run for run in published if run.row["method"].startswith("fedavg"))
+    first = min(fedavg, key=lambda run: run.row["seed"])
+    row = first.row
+    entry = arena.method(row["method"])
+    run = arena.run(row["dataset"], row["skew"], entry, row["seed"])
+    task = task_of(arena, run, results)
+    backbone(arena.backbone, arena.backbones[arena.backbone], task.backbone)
+    agreement = recheck(task, first)
+    if agreement.paired is None:
+        raise ValueError(
+            f"{agreement.sentence}; --baselines-here runs the rows of the record on this machine"
+        )
+    print(f"fedsdg: {agreement.sentence}{_moved(agreement, arena.experiment)}", file=sys.stderr)
+    return agreement
+
+
+def _space(config: Config, arena: Config, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a search tries of each newcomer: its own space, else the learning rate.
+
+    The range of the rate is that of the arena for methods of the same optimiser.
+    """
+    found = {}
+    for entry in config.methods:
+        usual = [
+            axes
+            for label, axes in arena.search.space.items()
+            if set(axes) == {"eta_g"} and arena.method(label).row.optimiser == entry.row.optimiser
+        ]
+        if entry.label not in given and not usual:
+            raise ConfigError(
+                f"the arena searches no rate for methods of the optimiser of {entry.label}; say "
+                "in search.space of your config file what is to be tried"
+            )
+        found[entry.label] = given.get(entry.label) or usual[0]
+    return found
+
+
+def _combine(
+    record: Path, folder: Path, config: Config, here: Sequence[str], rivals: Sequence[str]
+) -> None:
+    """Put the runs made here, and those of the other rivals in the record, into one record."""
+    results = folder / "results"
+    made = results / f"summary/{config.experiment}"
+    write_summary(results / f"runs/{config.experiment}", made)
+    parts = []
+    for part, labels in ((made, {*here}), (record, {*rivals} - {*here})):
+        rows = [run.row for run in recorded_runs(part)]
+        wanted = [row for row in rows if row["method"] in labels and row["seed"] in config.seeds]
+        parts.append((part, [run_below(row) for row in wanted]))
+    join(parts, folder / "records")
+    searches = (record / "search.json", results / f"search/{config.experiment}.json")
+    found = [files.read_json(file) for file in searches if file.is_file()]
+    if found:
+        methods = {label: row for one in found for label, row in one["methods"].items()}
+        files.write_json(folder / "records/search.json", {**found[0], "methods": methods})
+
+
+def _write_facts(
+    folder: Path, arena: str, config: Config, record: Path, agreement: Agreement | None
+) -> None:
+    """Keep sources, configs and hashes of what was compared."""
+    hashes = {}
+    for place in config.plugins:
+        for file in plugins.sources(Path(place)) if place.endswith(".py") else ():
+            hashes[file.name] = files.sha256_file(file)
+            if not (folder / file.name).exists() or not file.samefile(folder / file.name):
+                shutil.copyfile(file, folder / file.name)
+    facts = {
+        "arena": arena,
+        "seeds": list(config.seeds),
+        "methods": {run.method.label: run.complete() for run in config.runs()},
+        "plugins": hashes,
+        "paired": agreement and {**asdict(agreement), "paired": agreement.paired},
+        "record": {name: files.sha256_file(record / name) for name in TABLES},
+        "here": files.provenance(),
+    }
+    files.write_json(folder / "comparison.json", facts)
+
+
+def _moved(agreement: Agreement, name: str) -> str:
+    """Return by how much rounding alone moved runs of the arena."""
+    if agreement.exactly:
+        return ""
+    arena = files.read_json(shipped(f"{RECORDS}/rounding.json"))["arenas"][name]
+    largest = arena["expected_accuracy"]["largest"]
+    return (
+        f"; rounding alone moved the accuracy of {arena['runs']} runs of this arena by up to "
+        f"{largest:g} points"
+    )
