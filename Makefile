@@ -139,7 +139,7 @@ planted: $(INSTALLED) ## plant known faults in a copy, one by one (ROOM=models, 
 
 gpu: ## check a machine with a GPU, into OUT=folder (DATA=folder with cifar100): docs/gpu.md
 	@test -n "$(OUT)" || { echo "error: say where the outputs go: make gpu OUT=folder" >&2; exit 1; }
-	@PYTHONPATH=$(CURDIR) $(if $(DATA),FEDSDG_DATA=$(abspath $(DATA))) $(PYTHON) -m benchmarks.on_gpu --out $(OUT)
+	@PYTHONPATH=$(CURDIR):$(PYTHONPATH) $(if $(DATA),FEDSDG_DATA=$(abspath $(DATA))) $(PYTHON) -m benchmarks.on_gpu --out $(OUT)
 
 slurm-demo: $(INSTALLED) ## profiles/slurm through a real SLURM on this machine, as root on Debian or Ubuntu
 	$(BIN)/python profiles/slurm/demo.py
