@@ -264,6 +264,13 @@ def test_saved_models_are_those_that_clients_were_evaluated_with(choice, tmp_pat
         read_saved(tmp_path / "models.safetensors")
 
 
+def test_of_equal_rounds_the_models_of_the_earliest_are_saved():
+    """Without a step all rounds are equal."""
+    saver = ModelSaver("selected")
+    done = run(federation(observers=[saver], eta=0.0))
+    assert saver.state["round"] == selected_round(done.clients) == 1
+
+
 # --- Messages and measurements --------------------------------------------------------------------
 
 
