@@ -76,7 +76,7 @@ package: ## the sdist and the wheel in dist/; needs build and twine alone
 
 gpu: ## check a machine with a GPU, into OUT=folder (DATA=folder with cifar100): docs/gpu.md
 	@test -n "$(OUT)" || { echo "error: say where the outputs go: make gpu OUT=folder" >&2; exit 1; }
-	@PYTHONPATH=$(CURDIR) $(if $(DATA),FEDSDG_DATA=$(abspath $(DATA))) $(PYTHON) -m benchmarks.on_gpu --out $(OUT)
+	@PYTHONPATH=$(CURDIR):$(PYTHONPATH) $(if $(DATA),FEDSDG_DATA=$(abspath $(DATA))) $(PYTHON) -m benchmarks.on_gpu --out $(OUT)
 
 slurm-demo: $(INSTALLED) ## profiles/slurm through a real SLURM on this machine, as root on Debian or Ubuntu
 	python profiles/slurm/demo.py

@@ -28,15 +28,19 @@ print(digest(*sys.argv[1:], rounds=2))
 
 def stages(out: Path, device: str) -> dict[str, list[str]]:
     """Return the arguments of python for every stage, in the order of its worth."""
-    benchmarks = str(Path(__file__).with_name("bench_rules.py"))
-    to = ["-p", "no:cacheprovider", "--device", device, "--measured", str(out / "measured.json")]
+    rules, rounds = (str(ROOT / "benchmarks" / f"bench_{name}.py") for name in ("rules", "rounds"))
+    to = ["-p", "no:cacheprovider", "--device", device, *["--short"] * (device == "cpu")]
     twice = ["-c", DIGEST, "digits" if device == "cpu" else "vit-tiny", device]
     run = ["-m", "fedsdg", "run", "--config", "cifar100", "--method", "fedsdg"]
     run += ["--skew", "dirichlet~0.1", "--set", f"training.device={device}"]
+    marked = sorted(
+        str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.cuda" in path.read_text()
+    )
     has_data = (Path(os.environ.get("FEDSDG_DATA", "data")) / "cifar100").is_dir()
     return {
-        "tests": ["-m", "pytest", "-m", "cuda", "-p", "no:cacheprovider", str(ROOT / "tests")],
-        "rules": ["-m", "pytest", benchmarks, *to, *["--short"] * (device == "cpu")],
+        "tests": ["-m", "pytest", "-m", "cuda", "-p", "no:cacheprovider", *marked],
+        "rules": ["-m", "pytest", rules, *to, "--measured", str(out / "rules.json")],
+        "rounds": ["-m", "pytest", rounds, *to, "--measured", str(out / "rounds.json")],
         "twice-1": twice,
         "twice-2": twice,
         "run": [*run, "--output", str(out / "run")] if has_data else twice,
@@ -58,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    paths = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     failed = []
     for name, words in stages(out, given.device).items():
         started = time.monotonic()

@@ -288,6 +288,13 @@ def test_validation_alone_asks_no_model_about_a_test_image(monkeypatch):
             assert not any(name.startswith(TESTS) for name in row if name != "personal_steps")
 
 
+def test_of_equal_rounds_the_models_of_the_earliest_are_saved():
+    """Without a step all rounds are equal."""
+    saver = ModelSaver("selected")
+    done = run(federation(observers=[saver], eta=0.0))
+    assert saver.state["round"] == selected_round(done.clients) == 1
+
+
 # --- Messages and measurements --------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedsdg.aggregation.rows import Block
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-MOST_SORTED = 32
+MOST_SORTED = 64
 """The numbers of a column of at most so many rows fit the registers of a thread."""
 PROGRAMS = 8192
 """Large blocks are cut into so many programs: many for each processor of a GPU, so that the last
@@ -39,8 +39,9 @@ class Table(NamedTuple):
 
     facts: Tensor
     "[T, 2 + R] int64: numbers of a tensor, address of the result, addresses of R rows"
-    places: Tensor
-    "[pieces, 2] int64: of every piece of columns the tensor, and its first column there"
+    begins: Tensor
+    "[1 + 2^n] int64: 2^n / 2, then of every tensor the first piece of columns, padded"
+    pieces: int
     aligned: bool
     "whether all addresses and numbers are multiples of 16"
 
@@ -54,15 +55,13 @@ def norms_and_dots(block: Block, coefficients: np.ndarray) -> np.ndarray | None:
     numbers, of_thread = (8192, 64) if _is_aligned(facts) and size <= 32 else (4096, 32)
     columns = max(16, min(1024, numbers // rows)) // share
     table = _table(block, facts, columns)
-    pieces = len(table.places)
-    steps = max(1, min(MOST_STEPS, pieces // PROGRAMS))
-    parts = triton.cdiv(pieces, steps)
+    steps = max(1, min(MOST_STEPS, table.pieces // PROGRAMS))
+    parts = triton.cdiv(table.pieces, steps)
     sums = torch.empty(parts, 2, size + 1, dtype=torch.float64, device=block.first.device)
     with torch.cuda.device_of(block.first):
         triton_kernels.norms_and_dots[(parts,)](
             block.first,
-            *table[:2],
-            pieces,
+            *table[:3],
             torch.as_tensor(coefficients / scale, dtype=real, device=block.first.device),
             sums,
             parts,
@@ -82,21 +81,19 @@ def norms_and_dots(block: Block, coefficients: np.ndarray) -> np.ndarray | None:
 def distances(block: Block) -> np.ndarray | None:
     """Return [M, M] ||x_i - x_j||^2: exactly symmetric, zero for equal rows; None as above."""
     size = block.size
-    side, columns = (8, 128) if size <= 16 else (16, 32)
+    side, columns = (4, 256) if size <= 16 else (8, 64)
     tiles = triton.cdiv(size, side)
     table = _table(block, _facts(block, np.arange(size + 1), None), columns)
-    pieces = len(table.places)
-    parts = max(1, min(pieces, 2 * PROGRAMS // (tiles * (tiles + 1))))
+    parts = max(1, min(table.pieces, 2 * PROGRAMS // (tiles * (tiles + 1))))
     sums = torch.zeros(parts, size, size, dtype=torch.float64, device=block.first.device)
     with torch.cuda.device_of(block.first):
         triton_kernels.distances[(tiles, tiles, parts)](
             block.first,
-            *table[:2],
-            pieces,
+            *table[:3],
             size,
             sums,
             parts,
-            min(PAIRED_STEPS, triton.cdiv(pieces, parts)),
+            min(PAIRED_STEPS, triton.cdiv(table.pieces, parts)),
             TILE=side,
             BLOCK=columns,
             ALIGNED=table.aligned,
@@ -111,12 +108,11 @@ def weighted_sum(block: Block, weights: np.ndarray, outs: list[Tensor]) -> bool:
     used = np.flatnonzero(weights)
     columns = 1024 if block.ends[-1] >= 1 << 20 else 256
     table = _table(block, _facts(block, used, outs), columns)
-    faults = torch.empty(len(table.places), dtype=torch.int32, device=block.first.device)
+    faults = torch.empty(table.pieces, dtype=torch.int32, device=block.first.device)
     with torch.cuda.device_of(block.first):
         triton_kernels.weighted_sum[(len(faults),)](
             outs[0],
-            *table[:2],
-            len(faults),
+            *table[:3],
             len(used),
             torch.as_tensor(weights[used], device=block.first.device),
             faults,
@@ -134,13 +130,12 @@ def trimmed_mean(block: Block, trim: int, outs: list[Tensor]) -> bool:
     # A thread reads at most 16 bytes of a row at once, and holds about 32 numbers.
     columns = 128 * max(1, min(4, 32 // triton.next_power_of_2(size)) // share)
     table = _table(block, _facts(block, np.arange(size + 1), outs), columns)
-    faults = torch.empty(len(table.places), dtype=torch.int32, device=block.first.device)
+    faults = torch.empty(table.pieces, dtype=torch.int32, device=block.first.device)
     network = selection_network(size, trim).reshape(-1).tolist()
     with torch.cuda.device_of(block.first):
         triton_kernels.trimmed_mean[(len(faults),)](
             outs[0],
-            *table[:2],
-            len(faults),
+            *table[:3],
             faults,
             SIZE=size,
             TRIM=trim,
@@ -170,11 +165,12 @@ def _facts(block: Block, rows: np.ndarray, outs: list[Tensor] | None) -> np.ndar
 
 def _table(block: Block, facts: np.ndarray, columns: int) -> Table:
     """Return the table for the device, with tensors cut into pieces of so many columns."""
-    counts = -(-facts[:, 0] // columns)
-    owners = np.repeat(np.arange(len(facts)), counts)
-    first = (np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)) * columns
-    places = np.column_stack([owners, first])
-    return Table(_to_device(facts, block), _to_device(places, block), _is_aligned(facts))
+    ends = np.cumsum(-(-facts[:, 0] // columns))
+    width = triton.next_power_of_2(len(ends))
+    begins = np.full(1 + width, np.iinfo(np.int64).max)
+    begins[: 1 + len(ends)] = width // 2, 0, *ends[:-1]
+    tensors = (_to_device(facts, block), _to_device(begins, block))
+    return Table(*tensors, int(ends[-1]), _is_aligned(facts))
 
 
 def _to_device(numbers: np.ndarray, block: Block) -> Tensor:

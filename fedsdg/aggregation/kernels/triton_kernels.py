@@ -6,8 +6,9 @@ small tensors cost no more than one large one. Within a program products are for
 atomically, and how columns are cut depends on sizes alone, so results are the same from run to run.
 
 `facts` [T, 2 + R] int64 has, for every tensor, how many numbers it has, the address of its result
-and those of its R rows; `places` [pieces, 2] int64 has, for every piece of columns, its tensor and
-its first column there. `like` is a tensor of the block's dtype, which gives pointers their type.
+and those of its R rows; `begins` [1 + 2^n] int64 has 2^n / 2, then the first piece of every tensor
+and, up to 2^n >= T numbers, the largest one. `like` is a tensor of the block's dtype, which gives
+pointers their type.
 """
 
 import triton
@@ -16,17 +17,20 @@ import triton.language as tl
 
 @triton.jit
 def _piece(
-    piece, facts, places, pieces, ROWS: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr
+    piece, facts, begins, pieces, ROWS: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr
 ):
-    """The address of the piece's facts, its columns [BLOCK], and which of them exist."""
-    exists = piece < pieces
-    at = places + 2 * tl.cast(piece, tl.int64)
-    of_tensor = facts + tl.load(at, mask=exists, other=0) * (ROWS + 2)
-    first, numbers = tl.load(at + 1, mask=exists, other=0), tl.load(of_tensor)
+    """The address of the facts of the piece's tensor, its columns [BLOCK], and which exist."""
+    tensor = tl.cast(piece, tl.int64) * 0
+    half = tl.load(begins)
+    while half > 0:
+        tensor += tl.where(tl.load(begins + 1 + tensor + half) <= piece, half, 0)
+        half = half // 2
+    of_tensor = facts + tensor * (ROWS + 2)
+    first, numbers = (piece - tl.load(begins + 1 + tensor)) * BLOCK, tl.load(of_tensor)
     if ALIGNED:
         first, numbers = tl.multiple_of(first, 16), tl.multiple_of(numbers, 16)
     j = first + tl.arange(0, BLOCK)
-    return of_tensor, j, (j < numbers) & exists
+    return of_tensor, j, (j < numbers) & (piece < pieces)
 
 
 @triton.jit
@@ -61,7 +65,7 @@ def _gathered(x, PACK: tl.constexpr):
 def norms_and_dots(
     like,
     facts,
-    places,
+    begins,
     pieces,
     coefficients,
     partial,
@@ -88,7 +92,7 @@ def norms_and_dots(
     own = tl.zeros((BLOCK,), dtype=REAL)
     origin = tl.zeros((BLOCK,), dtype=REAL)
     for step in range(steps):
-        at, j, there = _piece(part + step * parts, facts, places, pieces, SIZE + 1, BLOCK, ALIGNED)
+        at, j, there = _piece(part + step * parts, facts, begins, pieces, SIZE + 1, BLOCK, ALIGNED)
         starts = _pointer(tl.load(at + 3 + k, mask=present, other=0), like, ALIGNED)
         inside = present[:, None] & there[None, :]
         x = tl.load(starts[:, None] + j[None, :], mask=inside, other=0).to(REAL)
@@ -113,7 +117,7 @@ def norms_and_dots(
 def distances(
     like,
     facts,
-    places,
+    begins,
     pieces,
     size,
     partial,
@@ -138,7 +142,7 @@ def distances(
         squares = tl.zeros((TILE, TILE, BLOCK), dtype=REAL)
         for step in range(steps):
             piece = left + step * parts
-            at, j, there = _piece(piece, facts, places, pieces, size + 1, BLOCK, ALIGNED)
+            at, j, there = _piece(piece, facts, begins, pieces, size + 1, BLOCK, ALIGNED)
             ours = _pointer(tl.load(at + 3 + i, mask=i < size, other=0), like, ALIGNED)
             theirs = _pointer(tl.load(at + 3 + k, mask=k < size, other=0), like, ALIGNED)
             inside = there[None, :]
@@ -156,7 +160,7 @@ def distances(
 def weighted_sum(
     like,
     facts,
-    places,
+    begins,
     pieces,
     size,
     weights,
@@ -166,7 +170,7 @@ def weighted_sum(
 ):
     """odd[part] = how many sums of the piece are not finite."""
     part = tl.program_id(0)
-    at, j, inside = _piece(part, facts, places, pieces, size, BLOCK, ALIGNED)
+    at, j, inside = _piece(part, facts, begins, pieces, size, BLOCK, ALIGNED)
     total = tl.zeros((BLOCK,), dtype=tl.float64)
     for k in tl.range(0, size, loop_unroll_factor=4):
         row = _pointer(tl.load(at + 2 + k), like, ALIGNED)
@@ -178,18 +182,10 @@ def weighted_sum(
 
 
 @triton.jit
-def _exchanged(xs, FIRST: tl.constexpr, LAST: tl.constexpr):
-    """The tuple with the smaller of two numbers at FIRST and the larger at LAST, behind it."""
-    low, high = tl.minimum(xs[FIRST], xs[LAST]), tl.maximum(xs[FIRST], xs[LAST])
-    # Triton unpacks no tuple into another.
-    return xs[:FIRST] + (low,) + xs[FIRST + 1 : LAST] + (high,) + xs[LAST + 1 :]  # noqa: RUF005
-
-
-@triton.jit
 def trimmed_mean(
     like,
     facts,
-    places,
+    begins,
     pieces,
     odd,
     SIZE: tl.constexpr,
@@ -206,7 +202,7 @@ def trimmed_mean(
     a comparator network, whose positions are known when the kernel is compiled.
     """
     part = tl.program_id(0)
-    at, j, inside = _piece(part, facts, places, pieces, SIZE + 1, BLOCK, ALIGNED)
+    at, j, inside = _piece(part, facts, begins, pieces, SIZE + 1, BLOCK, ALIGNED)
     bad = tl.zeros((BLOCK,), dtype=tl.float64)
     xs = ()
     for k in tl.static_range(SIZE):
@@ -215,7 +211,13 @@ def trimmed_mean(
         bad += x.to(tl.float64) * 0
         xs = xs + (x,)  # type: ignore[assignment] # noqa: RUF005
     for c in tl.static_range(PAIRS):
-        xs = _exchanged(xs, NETWORK[2 * c], NETWORK[2 * c + 1])
+        # The smaller of two numbers comes first. Triton unpacks no tuple into another, and a
+        # function for this would take three times as long to compile.
+        low = tl.minimum(xs[NETWORK[2 * c]], xs[NETWORK[2 * c + 1]])
+        high = tl.maximum(xs[NETWORK[2 * c]], xs[NETWORK[2 * c + 1]])
+        between = xs[NETWORK[2 * c] + 1 : NETWORK[2 * c + 1]]
+        after = xs[NETWORK[2 * c + 1] + 1 :]
+        xs = xs[: NETWORK[2 * c]] + (low,) + between + (high,) + after  # noqa: RUF005
     mean = bad
     for k in tl.static_range(TRIM, SIZE - TRIM):
         mean += xs[k].to(tl.float64) * (1.0 / (SIZE - 2 * TRIM))
