@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -58,22 +59,31 @@ class Exported(NamedTuple):
 
 
 def require_torchvision() -> None:
-    """Refuse a torchvision that was built for another torch: peft and timm could not be imported.
+    """Refuse a torchvision for another torch; mention one of another build (CUDA beside CPU).
+
+    With neither can `peft` and `timm` be imported.
 
     Raises:
-        ValueError: It does not match; the sentence has the command that mends it.
+        ValueError: It is for another version of torch; the sentence has the command that mends it.
     """
     try:
         needs = metadata.requires("torchvision") or []
     except metadata.PackageNotFoundError:
         return
-    torch = metadata.version("torch").partition("+")[0]
+    torch, _, build = metadata.version("torch").partition("+")
     wanted = [need.strip("torch ()=") for need in needs if need.startswith("torch ")]
+    mend = f"pip install --force-reinstall torch=={torch} torchvision"
     if wanted and torch not in wanted:
         raise ValueError(
-            f"torchvision was built for torch {wanted[0]}, but torch {torch} is installed, so that "
-            "peft and timm cannot be imported; mend it with 'pip install --upgrade "
-            f"torch=={torch} torchvision'"
+            f"torchvision is for torch {wanted[0]}, but torch {torch} is installed, so that peft "
+            f"and timm cannot be imported; mend it with '{mend}'"
+        )
+    if build != metadata.version("torchvision").partition("+")[2]:
+        mend += f" --index-url https://download.pytorch.org/whl/{build}".rstrip("/")
+        print(
+            f"fedsdg: torch and torchvision are of different builds, so that 'import peft' may "
+            f"fail; mend it with '{mend}'",
+            file=sys.stderr,
         )
 
 

@@ -305,9 +305,9 @@ def test_bad_exports_are_one_sentence_and_leave_nothing(done, tmp_path, monkeypa
     assert "is damaged" in sentence(damaged)
     with monkeypatch.context() as patch:
         patch.setattr(metadata, "requires", lambda _: ["numpy", "torch (==2.0.1)"])
-        with pytest.raises(ValueError, match="torchvision was built for torch 2.0.1"):
+        with pytest.raises(ValueError, match="torchvision is for torch 2.0.1"):
             require_torchvision()
-        assert "mend it with 'pip install --upgrade torch==" in sentence()
+        assert "mend it with 'pip install --force-reinstall torch==" in sentence()
     out.mkdir()
     with pytest.raises(ValueError, match="exists already"):
         run.export(out)
