@@ -30,27 +30,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files with most slow tests first: at the end no process waits long for the others."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
-
-
-#: What is told apart in the minutes at the end, by the beginning of a test's place.
-PARTS = {
-    "tests/packaging/": "wheel",
-    "tests/analysis/": "analysis",
-    "tests/documents/": "documentation",
-    "": "all other tests",
-}
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How many minutes of test processes each part took."""
-    spent: Counter[str] = Counter()
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if isinstance(report, pytest.TestReport):
-                part = next(
-                    name for start, name in PARTS.items() if report.nodeid.startswith(start)
-                )
-                spent[part] += report.duration
-    terminalreporter.section("minutes of test processes")
-    for part, seconds in spent.most_common():
-        terminalreporter.write_line(f"{seconds / 60:5.1f}  {part}")

@@ -9,11 +9,11 @@ PACKAGE = Path(__file__).parents[1] / "fedsdg"
 
 
 def keep_compiled(package: Path) -> None:
-    """Put numba's kernels, and what the code was read as, beside the same sources elsewhere.
+    """Put numba's kernels beside the same sources elsewhere.
 
     numba knows a source by its time and size, so that edited ones are compiled.
     """
-    for kept in [*PACKAGE.glob("**/__pycache__/*.nb?"), *PACKAGE.glob("__pycache__/reach-*.json")]:
+    for kept in PACKAGE.glob("**/__pycache__/*.nb?"):
         there = package / kept.relative_to(PACKAGE)
         there.parent.mkdir(exist_ok=True)
         with contextlib.suppress(FileNotFoundError):  # another process puts a newer one there

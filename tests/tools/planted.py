@@ -1,6 +1,6 @@
 """Do the tests find faults? Known ones are planted in a copy, one by one.
 
-    python -m tests.tools.planted                     (make planted)
+    python -m tests.tools.planted
     python -m tests.tools.planted --room models
     python -m tests.tools.planted --part 2/4
 
@@ -64,7 +64,7 @@ def planted(text: str, fault: Fault) -> str:
 
 def room_tests(room: str) -> list[str]:
     """Where the tests of a room are; ``.`` are the modules that stand in none."""
-    return ["tests/test_parts.py", "tests/test_rng.py"] if room == "." else [f"tests/{room}"]
+    return ["tests/config/test_parts.py", "tests/test_rng.py"] if room == "." else [f"tests/{room}"]
 
 
 def finds(checkout: Path, fault: Fault) -> str | None:
