@@ -38,6 +38,7 @@ class ConfigError(ValueError):
 _FORMS = {
     "missing": "lacks the key {key!r}{meaning}",
     "extra_forbidden": "has an unknown key {key!r}{close}",
+    "invalid_key": "has the key {key}, but keys must be texts",
     "literal_error": "is {value}, but must be one of {expected}{close}",
     "greater_than": "is {value}, but must be above {gt}",
     "greater_than_equal": "is {value}, but must be at least {ge}",
@@ -73,7 +74,7 @@ def error_sentence(error: ValidationError, model: type[BaseModel], place: str = 
     first = error.errors(include_url=False)[0]
     kind = first["type"]
     context = {key: _rounded(value) for key, value in first.get("ctx", {}).items()}
-    of_a_key = kind in ("missing", "extra_forbidden")
+    of_a_key = kind in ("missing", "extra_forbidden", "invalid_key")
     location = first["loc"][:-1] if of_a_key else first["loc"]
     inner_place, owner = _located(location, model)
     place = joined(place, inner_place)

@@ -44,6 +44,13 @@ class _PartType(ModelMetaclass):
             warnings.filterwarnings("ignore", "Field name .* shadows an attribute")
             return super().__new__(mcs, *arguments, **keywords)
 
+    def __call__(cls, **values: Any) -> Any:
+        """Return an instance, or raise ConfigError in place of pydantic's error."""
+        try:
+            return super().__call__(**values)
+        except ValidationError as error:
+            raise error_sentence(error, cls) from None
+
 
 class Part(BaseModel, metaclass=_PartType):
     """A frozen model that refuses unknown keys and converts only whole numbers to floats.
@@ -85,12 +92,6 @@ class Part(BaseModel, metaclass=_PartType):
                 f"{cls.__qualname__} takes the name {name!r}, which exists; rename it"
             )
         cls.registry[name] = cls
-
-    def __init__(self, /, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise error_sentence(error, type(self)) from None
 
     def model_post_init(self, _context: Any, /) -> None:
         """Check the fields together once each is right by itself."""

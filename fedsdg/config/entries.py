@@ -96,7 +96,7 @@ def read_entry(given: Any) -> Entry:
         raise ConfigError(f"is {shortened(given)}, but must be a name or a mapping with a 'type'")
     row = find(raw["type"])
     label = raw.get("name") or raw["type"]
-    settings = settings_of(raw["type"]).read(dict(raw), str(label))
+    settings = settings_of(raw["type"]).read(dict(raw), " ".join(str(label).split()))
     for key in row.parameters:
         if key in raw and raw[key] is None and getattr(settings, key) is not None:
             raise ConfigError("is null, but must have a value", f"{label}.{key}")

@@ -24,6 +24,7 @@ from fedsdg.files import sha256_file, sha256_json
 from fedsdg.models.adapter_config import AdapterSettings
 from fedsdg.parts import Chosen, Count, Part, Several, Share
 
+Million = Annotated[int, Field(ge=1, le=1_000_000)]
 OVERRIDES = ("optimiser", "loss", "eta_g", "eta_p", "eta_m", "private_optimiser", "refresh")
 """Keys of ``training`` that an entry of ``methods`` may set for itself."""
 CHECKPOINT_FILES = ("adapter_config.json", "adapter_model.safetensors")
@@ -33,12 +34,12 @@ CHECKPOINT_FILES = ("adapter_config.json", "adapter_model.safetensors")
 class Federation(Part):
     """Clients, cohorts and rounds."""
 
-    clients: Count | Literal["all"] = 20
+    clients: Million | Literal["all"] = 20
     """number of clients K; `all`, with a skew `column~NAME`: as many as that column has values with
     at least `min_samples` training samples"""
     clients_per_round: Count = 5
     "clients drawn in each round"
-    rounds: Annotated[int, Field(ge=1, le=1_000_000)] = 20
+    rounds: Million = 20
     "communication rounds"
     evaluate_every: Count = 2
     "rounds between evaluations; the last round is always evaluated"
