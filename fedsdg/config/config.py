@@ -105,18 +105,21 @@ class Config(Part):
     def read(cls, given: Any, place: str = "") -> Self:
         """Check a config given as plain mappings, in full and under every scenario.
 
+        Args:
+            given: The config.
+            place: Where it stands, for the error.
+
         Raises:
             ConfigError: In one sentence, what is wrong, where, and the remedy.
         """
-        config = cls._read_one(given, place)
-        for name in config.scenarios:
-            config.cases[name]
-        if not config.scenarios:
-            config._check_case()
+        config = cls._read_case(given, place)
+        for case in config.cases.values():
+            require_consistent(case)
         return config
 
     @classmethod
-    def _read_one(cls, given: Any, place: str = "") -> Self:
+    def _read_case(cls, given: Any, place: str = "") -> Self:
+        """Check a config without its scenarios."""
         if not isinstance(given, Mapping):
             raise ConfigError(f"is {shortened(given)}, but must be a mapping", "the config")
         raw = dict(given)
@@ -125,34 +128,26 @@ class Config(Part):
                 plugins.load(str(plugin))
             except ConfigError as error:
                 raise error.within("plugins") from error
-        files = (raw.get("tuned") or ()) if isinstance(raw.get("tuned"), list) else raw.get("tuned")
-        files = (files,) if isinstance(files, str) else tuple(files or ())
-        search = raw.get("search")
-        space = search.get("space") or {} if isinstance(search, Mapping) else {}
-        raw["methods"], untuned = with_tuned(raw.get("methods"), files, space)
+        raw["methods"], untuned = with_tuned(raw)
         try:
             config = super().read(raw, place)
         except ConfigError as error:
             raise ConfigError(error.text, error.place or "the config") from None
+        if config.federation.clients == "all":
+            count = natural_clients(config.datasets, config.skews, config.partition.min_samples)
+            config.__dict__["federation"] = config.federation.replaced(clients=count)
+            raw["federation"] = {**raw["federation"], "clients": count}
         config._raw.update(raw, tuned=[])
         config._untuned = untuned
-        config._resolve_clients()
         return config
 
     def check_fields(self) -> None:
         """Check values that do not go together, scenarios aside."""
-        names = {
-            "datasets": tuple(map(dataset_name, self.datasets)),
-            "skews": self.skews,
-            "backbones": tuple(self.backbones),
-            "scenarios": tuple(self.scenarios),
-            "methods": tuple(entry.label for entry in self.methods),
-        }
-        for key, values in names.items():
-            try:
-                require_folders(values)
-            except ConfigError as error:
-                raise error.within(key) from None
+        require_folders("datasets", map(dataset_name, self.datasets))
+        require_folders("skews", self.skews)
+        require_folders("backbones", self.backbones)
+        require_folders("scenarios", self.scenarios)
+        require_folders("methods", [entry.label for entry in self.methods])
         if self.backbone not in self.backbones:
             close = hint(self.backbone, self.backbones)
             text = f"is {self.backbone!r}, which is not described under backbones{close}"
@@ -165,15 +160,6 @@ class Config(Part):
             )
         if self.trainable == "full":
             require_without_backbone(self)
-
-    def _resolve_clients(self) -> None:
-        """Put the number of clients in the place of ``all``."""
-        if self.federation.clients == "all":
-            count = natural_clients(self.datasets, self.skews, self.partition.min_samples)
-            federation = self.federation.replaced(clients=count)
-            self.__dict__["federation"] = federation
-            raw = self._raw.get("federation")
-            self._raw["federation"] = {**(raw or {}), "clients": count}
 
     @property
     def untuned(self) -> frozenset[str]:
@@ -193,21 +179,17 @@ class Config(Part):
         """The config as it is under each scenario, by name; under "" if there are none."""
         if not self.scenarios:
             return {"": self}
-        return {name: self._under(name, one) for name, one in self.scenarios.items()}
+        return {name: self._under(name) for name in self.scenarios}
 
-    def _check_case(self) -> None:
-        """Check what depends on the sections that a scenario may change."""
-        require_consistent(self)
-        _ = self.space
-
-    def _under(self, name: str, scenario: Scenario) -> Config:
-        raw = scenario.laid_over(self._raw, self.methods, name)
+    def _under(self, name: str) -> Config:
+        """Return the config under a scenario; errors in what it changes are at its place."""
+        raw = self.scenarios[name].laid_over(self._raw, self.methods, name)
         try:
-            case = type(self)._read_one(raw)
-            case._check_case()
+            case = type(self)._read_case(raw)
+            require_consistent(case)
         except ConfigError as error:
-            own = error.place.partition(".")[0] in SECTIONS
-            place = joined(f"scenarios.{name}", error.place) if own else error.place
+            changed = error.place.partition(".")[0] in SECTIONS
+            place = joined(f"scenarios.{name}", error.place) if changed else error.place
             raise ConfigError(error.text, place) from None
         return case
 
@@ -227,32 +209,35 @@ class Config(Part):
         raise ConfigError(f"the config has no method {label!r}{hint(label, labels)}")
 
     def including(self, method: str | None, dataset: str | None, setting: str | None) -> Config:
-        """Return the config with a method, a data set and a setting, added if it lacks them.
+        """Return the config extended by what it does not list.
 
         A skew that the config was not made for is drawn up to ``MOST_DRAWS`` times.
+
+        Args:
+            method: A label, or the name of a method; None: none is added.
+            dataset: Its name.
+            setting: A skew, or ``{skew}@{scenario}``.
 
         Raises:
             ConfigError: A name means nothing, or cannot be run here.
         """
         raw = dict(self._raw)
-        if method is not None and method not in [entry.label for entry in self.methods]:
-            labels = [entry.label for entry in self.methods]
+        labels = [entry.label for entry in self.methods]
+        if method not in (None, *labels):
             if method not in plugins.METHODS:
                 close = hint(method, [*labels, *plugins.METHODS])
                 raise ConfigError(f"unknown method {method!r}{close}")
             raw["methods"] = [*raw["methods"], method]
-        if dataset is not None and dataset not in map(dataset_name, self.datasets):
+        if dataset not in (None, *map(dataset_name, self.datasets)):
             raw["datasets"] = [*raw["datasets"], dataset]
-        if setting is not None and setting not in self.settings:
-            skew, _, scenario = setting.partition("@")
-            if scenario not in (tuple(self.scenarios) or ("",)):
-                ways = [f"{skew}@{name}" for name in self.scenarios] or [skew]
-                text = f"--skew is {setting!r}, but must be one of {', '.join(ways)}"
-                raise ConfigError(text)
-            if skew not in self.skews:
-                raw["skews"] = [*raw["skews"], skew]
-                retries = max(self.partition.retries, MOST_DRAWS)
-                raw["partition"] = {**(raw.get("partition") or {}), "retries": retries}
+        skew, _, scenario = (setting or self.settings[0]).partition("@")
+        if scenario not in (tuple(self.scenarios) or ("",)):
+            ways = ", ".join(f"{skew}@{name}" for name in self.scenarios) or skew
+            raise ConfigError(f"--skew is {setting!r}, but must be one of {ways}")
+        if skew not in self.skews:
+            raw["skews"] = [*raw["skews"], skew]
+            retries = max(self.partition.retries, MOST_DRAWS)
+            raw["partition"] = {**(raw.get("partition") or {}), "retries": retries}
         return self if raw == self._raw else Config.read(raw)
 
     def runs(self) -> Iterator[Run]:

@@ -33,6 +33,7 @@ def require_without_backbone(config: Config) -> None:
 
 def require_consistent(config: Config) -> None:
     """Raise ConfigError for sections that do not go together, under one scenario."""
+    _ = config.space
     federation = config.federation
     if config.adapters.start is not None and federation.trajectory == "own":
         raise ConfigError(

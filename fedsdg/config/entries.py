@@ -142,36 +142,37 @@ def read_entries(given: Any) -> tuple[Entry, ...]:
     return entries
 
 
-def with_tuned(
-    methods: Any, files: tuple[str, ...], space: Mapping[str, Any]
-) -> tuple[Any, frozenset[str]]:
-    """Lay the values that searches found over entries as a config writes them.
+def with_tuned(raw: Mapping[str, Any]) -> tuple[Any, frozenset[str]]:
+    """Lay the values that searches found over the entries of a config.
+
+    Files of ``tuned`` hold mappings of labels to values, the later laid over the earlier: relative
+    to the working directory, else to what comes with the package. They need not be there yet.
 
     Args:
-        methods: The entries.
-        files: Mappings of labels to values, as `fedsdg search` writes them, the later over the
-            earlier: relative to the working directory, else to what comes with the package. They
-            need not be there yet.
-        space: What the config searches, by label; the last file is that search's.
+        raw: The config as its files say it.
 
     Returns:
         The entries, and the labels of those that are not tuned: they lack a value that their space
         names, or are not in the last file and set no ``eta_g``.
     """
-    if not files or not isinstance(methods, list):
+    methods = raw.get("methods")
+    files = raw.get("tuned")
+    if not files or not isinstance(files, str | list) or not isinstance(methods, list):
         return methods, frozenset()
     entries = [{"type": one} if isinstance(one, str) else one for one in methods]
     entries = [one for one in entries if isinstance(one, Mapping)]
     labels = [str(one.get("name") or one.get("type")) for one in entries]
     own = {label for label, one in zip(labels, entries, strict=True) if "eta_g" in one}
     tuned: Mapping[str, Any] = {}
-    for file in files:
+    for file in [files] if isinstance(files, str) else map(str, files):
         place = next((p for p in (Path(file), root() / file) if p.is_file()), None)
         tuned = {} if place is None else read_yaml_file(place) or {}
         if not isinstance(tuned, Mapping):
             raise ConfigError(f"names {file}, which is no mapping of labels to values", "tuned")
         pairs = zip(labels, entries, strict=True)
         entries = [{**one, **(tuned.get(label) or {})} for label, one in pairs]
+    search = raw.get("search")
+    space = (search.get("space") if isinstance(search, Mapping) else None) or {}
     untuned = set()
     for label in labels:
         lacking = set(space.get(label) or ()) - set(tuned.get(label) or ())

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -22,8 +20,6 @@ from fedsdg.files.yaml_text import read_yaml, read_yaml_file
 
 OVER = "over"
 """The files that a file is laid over, besides the default config; paths relative to its own."""
-_OF_ONE_FILE = frozenset({"about", OVER})
-"""What is said of a file, and not of those that are laid over it."""
 
 
 def default_file() -> Path:
@@ -35,12 +31,12 @@ def default_file() -> Path:
 def named_file(name: str | Path) -> Path:
     """Return the config file that a name stands for.
 
-    A file of this path is taken first. Otherwise the name may be that of a config of the package,
-    without folder and ending (``cross-needs``, ``extended/drift``) or as it lies in a checkout
-    (``config/cross-needs.yaml``), which standard error mentions.
+    A file of this path is taken first. Otherwise the name may be that of an arena, or of a config
+    of the package without folder and ending (``extended/drift``) or as it lies in a checkout
+    (``config/cross-needs.yaml``).
 
     Raises:
-        FileNotFoundError: There is neither; the message has the closest name.
+        FileNotFoundError: There is none; the message has the closest name.
     """
     path = Path(name)
     if path.is_file():
@@ -48,46 +44,14 @@ def named_file(name: str | Path) -> Path:
     folder = root() / "config"
     files = sorted(folder.rglob("*.yaml"))
     known = [file.relative_to(folder).with_suffix("").as_posix() for file in files]
-    name = ARENAS.get(str(name), name)
-    if str(name) in known:
-        return shipped(f"config/{name}.yaml")
-    meant = path.stem if path.suffix else str(name)
-    if path.suffix == ".yaml" and path.parts[0] == "config":
-        meant = path.relative_to("config").with_suffix("").as_posix()
-        if meant in known:
-            _mention(str(name), meant)
-            return shipped(f"config/{meant}.yaml")
-    beside = difflib.get_close_matches(str(name), map(str, path.parent.glob("*.yaml")), n=1)
-    close = hint(str(name), beside) if beside else hint(meant, known)
+    meant = ARENAS.get(str(name), str(name)).removeprefix("config/").removesuffix(".yaml")
+    if meant in known:
+        return shipped(f"config/{meant}.yaml")
+    beside = [str(file) for file in path.parent.glob("*.yaml")]
     raise FileNotFoundError(
-        f"there is no config file {name}; name a file, or a config of the package{close}"
+        f"there is no config file {name}; name a file, or a config of the package"
+        f"{hint(meant, [*beside, *known])}"
     )
-
-
-@cache
-def _mention(name: str, meant: str) -> None:
-    """Say once per process that the package's config stands in for a missing file."""
-    print(f"fedsdg: there is no {name} here; the package's own {meant!r} is used", file=sys.stderr)
-
-
-def files_below(file: Path) -> Iterator[Path]:
-    """Yield the files that a config file says it is laid over, in order.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ConfigError: ``over`` is no list of files.
-    """
-    names = _content(file).get(OVER) or []
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        text = f": over is {shortened(names)}, but must be a list of files"
-        raise ConfigError(text, str(file))
-    for name in names:
-        below = Path(os.path.normpath(file.parent / name))
-        if not below.is_file():
-            raise FileNotFoundError(
-                f"there is no {below}, which {file} is laid over; restore it, or change 'over'"
-            )
-        yield below
 
 
 def merged(
@@ -106,12 +70,12 @@ def merged(
     """
     files = [default_file()]
     for file in map(named_file, paths):
-        files += [below for below in files_below(file) if below not in files]
+        files += [below for below in _files_below(file) if below not in files]
         files.append(file)
     found: dict[str, Any] = {}
     for file in files:
         content = _content(file)
-        for key in _OF_ONE_FILE | ({"search"} & set(content)):
+        for key in {"about", OVER} | ({"search"} & set(content)):
             found.pop(key, None)
         found = overlay(found, content)
     found.pop(OVER, None)
@@ -126,23 +90,50 @@ def merged(
 def load(
     paths: Sequence[str | Path] = (), settings: Sequence[str] = (), plugins: Sequence[str] = ()
 ) -> Config:
-    """Check the config that ``merged`` makes of files and settings, and return it."""
+    """Check the config that ``merged`` makes, and return it.
+
+    Args:
+        paths: As of ``merged``.
+        settings: As of ``merged``.
+        plugins: As of ``merged``.
+
+    Example:
+        >>> load(["needs"], ["seeds=[3]"]).experiment
+        'cross-needs'
+    """
     return Config.read(merged(paths, settings, plugins))
 
 
 def kept_whole(content: Mapping[str, Any], folder: Path = Path(".fedsdg/config")) -> Path:
-    """Keep a merged config as one file, named by its experiment and its hash; absolute."""
-    text = yaml.safe_dump(dict(content), sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    """Keep a merged config as one file, named by its experiment and its hash.
+
+    Args:
+        content: The config.
+        folder: The folder of the file.
+
+    Returns:
+        The file, absolute.
+    """
+    text = yaml.safe_dump(dict(content), sort_keys=True).encode()
+    digest = hashlib.sha256(text).hexdigest()[:12]
     path = folder.absolute() / f"{content['experiment']}-{digest}.yaml"
     if not path.exists():
-        write_bytes(path, text.encode())
+        write_bytes(path, text)
     return path
 
 
-@cache
-def _parsed(file: Path, _changed: int) -> Any:
-    return read_yaml_file(file)
+def _files_below(file: Path) -> Iterator[Path]:
+    """Yield the files that a config file says it is laid over, in order."""
+    names = _content(file).get(OVER) or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f": over is {shortened(names)}, but must be a list of files", str(file))
+    for name in names:
+        below = Path(os.path.normpath(file.parent / name))
+        if not below.is_file():
+            raise FileNotFoundError(
+                f"there is no {below}, which {file} is laid over; restore it, or change 'over'"
+            )
+        yield below
 
 
 def _content(file: Path) -> Mapping[str, Any]:
@@ -153,6 +144,11 @@ def _content(file: Path) -> Mapping[str, Any]:
         text = f"is {shortened(content)}, but must be a mapping of keys to values"
         raise ConfigError(text, f"the config file {file}")
     return content
+
+
+@cache
+def _parsed(file: Path, _changed: int) -> Any:
+    return read_yaml_file(file)
 
 
 def _setting(text: str) -> dict[str, Any]:

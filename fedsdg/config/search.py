@@ -10,7 +10,7 @@ from pydantic import PlainValidator
 
 from fedsdg.config import plugins
 from fedsdg.config.entries import Entry, settings_of
-from fedsdg.config.values import Seeds, Texts
+from fedsdg.config.values import Seeds, Texts, distinct
 from fedsdg.errors import ConfigError, hint, shortened
 from fedsdg.parts import Count, Part
 
@@ -18,6 +18,10 @@ SCALES = ("log", "linear")
 BOUND = "bound"
 """What a range of eta_m may begin with: the least rate with which gates can move."""
 _FORM = "a range such as [0.001, 0.1, log] or a list of values"
+_FROM_BOUND = (
+    "a range from the least rate with which gates can move is [bound, high, log] with high above "
+    "0, and eta_m alone has one"
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,10 @@ def read_space(space: Mapping[str, Any], entries: tuple[Entry, ...]) -> dict[str
     A label may also be the type of a method that no entry has: a config that is laid over another
     may replace its methods.
 
+    Args:
+        space: Label → parameter → axis, as a config has it.
+        entries: The methods of the config.
+
     Raises:
         ConfigError: It names no method or parameter, or values that a parameter does not allow.
     """
@@ -78,60 +86,44 @@ def read_space(space: Mapping[str, Any], entries: tuple[Entry, ...]) -> dict[str
         if label not in types and label not in plugins.METHODS:
             raise ConfigError(f"names no method of the config: {label!r}{hint(label, types)}")
         kind = types.get(label, label)
-        known = [key for key in settings_of(kind).model_fields if key not in ("type", "name")]
-        found[label] = {}
-        for key, axis in _mapping(axes).items():
-            if key not in known:
-                raise ConfigError(f"has no parameter {key!r}{hint(key, known)}", label)
-            if axis is not None:
-                found[label][key] = _read_axis(axis, kind, key, f"{label}.{key}")
-        if not found[label]:
+        given = {key: axis for key, axis in _mapping(axes).items() if axis is not None}
+        if not given:
             raise ConfigError("names no parameter; name one or remove it", label)
+        found[label] = {}
+        for key, axis in given.items():
+            try:
+                found[label][key] = _read_axis(axis, kind, key)
+            except ConfigError as error:
+                raise ConfigError(error.text, f"{label}.{key}") from None
     return found
 
 
-def _read_axis(value: Any, kind: str, key: str, place: str) -> Axis:
+def _read_axis(value: Any, kind: str, key: str) -> Axis:
+    """Return the axis of one parameter of a method."""
+    known = [name for name in settings_of(kind).model_fields if name not in ("type", "name")]
+    if key not in known:
+        raise ConfigError(f"is no parameter{hint(key, known)}")
     if not isinstance(value, list) or not value:
-        raise ConfigError(f"is {shortened(value)}, but must be {_FORM}", place)
-    if value[0] == BOUND:
-        return _from_bound(value, kind, key, place)
+        raise ConfigError(f"is {shortened(value)}, but must be {_FORM}")
     if value[-1] not in SCALES:
-        if any(one in value[:position] for position, one in enumerate(value)):
-            raise ConfigError(f"names a value twice: {value}", place)
-        return tuple(_checked(one, kind, key, place) for one in value)
+        return tuple(_checked(one, kind, key) for one in distinct(tuple(value)))
     if len(value) != 3:
-        raise ConfigError(f"is {value}, but a range is [low, high, {value[-1]}]", place)
-    low, high = (_checked(end, kind, key, place) for end in value[:2])
+        raise ConfigError(f"is {value}, but a range is [low, high, {value[-1]}]")
+    high = _checked(value[1], kind, key)
+    is_log = value[2] == "log"
+    if value[0] == BOUND:
+        if key != "eta_m" or not is_log or not high:
+            raise ConfigError(f"is {value}, but {_FROM_BOUND}")
+        return Interval(None, high, True)
+    low = _checked(value[0], kind, key)
     if low is None or high is None or not low < high:
-        raise ConfigError(f"goes from {low} to {high}, but a range must rise", place)
-    if value[2] == "log" and low <= 0:
-        raise ConfigError(
-            f"begins at {low}, but a logarithmic range must begin above 0; raise it or write "
-            "linear",
-            place,
-        )
-    return Interval(low, high, value[2] == "log", isinstance(low, int))
+        raise ConfigError(f"goes from {low} to {high}, but a range must rise")
+    if is_log and low <= 0:
+        need = "a logarithmic range must begin above 0; raise it or write linear"
+        raise ConfigError(f"begins at {low}, but {need}")
+    return Interval(low, high, is_log, isinstance(low, int))
 
 
-def _from_bound(value: list[Any], kind: str, key: str, place: str) -> Interval:
-    """Return a range of eta_m whose low end follows from rounds, cohorts and batches."""
-    if key != "eta_m":
-        raise ConfigError(
-            f"begins at '{BOUND}', the least rate with which gates can move, but eta_m alone has "
-            "one; write a number",
-            place,
-        )
-    if len(value) != 3 or value[2] != "log":
-        raise ConfigError(f"is {value}, but from the bound a range is [{BOUND}, high, log]", place)
-    high = _checked(value[1], kind, key, place)
-    if not high:
-        raise ConfigError(f"ends at {high}, but must end above the bound; raise its end", place)
-    return Interval(None, high, True)
-
-
-def _checked(value: Any, kind: str, key: str, place: str) -> Any:
+def _checked(value: Any, kind: str, key: str) -> Any:
     """Return a value as the parameter has it."""
-    try:
-        return getattr(settings_of(kind).read({"type": kind, key: value}), key)
-    except ConfigError as error:
-        raise ConfigError(error.text, place) from None
+    return getattr(settings_of(kind).read({"type": kind, key: value}), key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -54,8 +54,12 @@ def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return values
 
 
-def require_folders(names: tuple[str, ...]) -> None:
+def require_folders(place: str, names: Iterable[str]) -> None:
     """Refuse names that would be one folder where a file system ignores case, as on macOS.
+
+    Args:
+        place: Where the names stand in a config.
+        names: The names.
 
     Raises:
         ConfigError: Two names differ in case alone.
@@ -66,7 +70,8 @@ def require_folders(names: tuple[str, ...]) -> None:
         if other != name:
             raise ConfigError(
                 f"has {other!r} and {name!r}, which differ in upper and lower case alone; some "
-                "file systems take them for one folder, so rename one"
+                "file systems take them for one folder, so rename one",
+                place,
             )
 
 
