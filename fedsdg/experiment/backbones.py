@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -31,11 +31,6 @@ from fedsdg.experiment.store import get_or_run, store_folder
 from fedsdg.files.places import BACKBONE, RECORDS, filled, root
 from fedsdg.lazy import torch
 from fedsdg.rng import stream
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedsdg.models import Architecture
 
 PRETRAIN = "FEDSDG_PRETRAIN"
 """The environment variable that, set to 1, leaves the backbones of the record alone."""
@@ -58,16 +53,17 @@ def backbone(
 ) -> Path:
     """Return the weights' file of a backbone, whose facts lie beside it as JSON.
 
-    It is the file itself if a pretraining of this recipe made it, else the record's, else the
-    store's, which is made if it is not there. A pretraining that was stopped or killed goes on
-    where it was. torch is imported only to make one.
+    It is the file itself if a pretraining of this recipe made it, else a copy of the record's, else
+    of the store's, which is made if it is not there. A pretraining that was stopped or killed goes
+    on where it was. torch is imported only to make one.
 
     Args:
         name: The name of the recipe in the config.
         recipe: How to make it.
         file: Where it shall lie; None: ``results/backbones/NAME.safetensors``.
         checkpoint_seconds: Time between checkpoints of a pretraining; they change no byte of it.
-        recorded: Take the record's if that has it, unless ``$FEDSDG_PRETRAIN`` is 1.
+        recorded: Take the file itself, or the record's unless ``$FEDSDG_PRETRAIN`` is 1; else the
+            store's in any case, which mends a damaged file.
 
     Raises:
         ValueError: There is no GPU, its memory is too small, or weights to take over do not fit.
@@ -76,7 +72,7 @@ def backbone(
         Stopped: A signal ended the pretraining; its state is saved.
     """
     file = file or filled(BACKBONE, backbone=name)
-    if _is_made_by(recipe, file):
+    if recorded and _is_made_by(recipe, file):
         return file
     record = f"{RECORDS}/backbones/{name}.safetensors"
     source = root() / record
@@ -288,7 +284,7 @@ class _Pretraining:
         return np.asarray(scores.argmax(dim=1).cpu())
 
 
-def _architecture(recipe: Shape, images: np.ndarray | None = None) -> Architecture:
+def _architecture(recipe: Shape, images: np.ndarray | None = None) -> models.Architecture:
     """Return the shape of a recipe, with the statistics of images if it names none."""
     keys = ("image_size", "patch_size", "channels", "dim", "depth", "heads", "mlp_ratio")
     sizes = {key: getattr(recipe, key) for key in keys}
@@ -306,13 +302,13 @@ def _architecture(recipe: Shape, images: np.ndarray | None = None) -> Architectu
 # --- What features are worth ----------------------------------------------------------------------
 
 
-def _prepared(images: np.ndarray, shape: Architecture) -> Tensor:
+def _prepared(images: np.ndarray, shape: models.Architecture) -> torch.Tensor:
     """Return images uint8 as a model takes them, float32 [n, channels, size, size]."""
     pictures = Pictures(images, shape.image_size, shape.channels, shape.mean, shape.std)
     return torch.from_numpy(pictures.prepared(images))
 
 
-def _features(backbone: models.Backbone, images: np.ndarray) -> Tensor:
+def _features(backbone: models.Backbone, images: np.ndarray) -> torch.Tensor:
     """Return class tokens of images uint8, float32 [n, dim], computed where the model is."""
     device = next(backbone.model.eval().parameters()).device
     tokens = []
