@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedsdg.config.config import Config
 from fedsdg.config.layers import load
 from fedsdg.data.datasets import ImageData
 from fedsdg.data.partition import partition_clients
@@ -43,11 +42,6 @@ class Model(NamedTuple):
     """laid over config/config.yaml"""
     random_images: bool
     """whether it trains on random images instead of scikit-learn's digits"""
-
-    @property
-    def config(self) -> Config:
-        """The config of the federation."""
-        return load([CONFIG], self.settings)
 
     def data(self) -> ImageData:
         """Return digits or random images."""
@@ -119,7 +113,8 @@ def _prepared(name: str, device: str) -> tuple[Any, Any]:
         torch.manual_seed(0)
         backbone = build_backbone(model.architecture)
     frozen = freeze(backbone.to(device), model.architecture, name, {})
-    data, config = model.data(), model.config
+    config = load([CONFIG], model.settings)
+    data = model.data()
     skew = parse_skew(model.skew)
     partition = partition_clients(data, int(config.federation.clients), skew, 0, config.partition)
     return prepare_material(data, frozen, device), partition

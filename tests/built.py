@@ -28,10 +28,7 @@ from fedsdg.cli import main
 for line in sys.argv[1:]:
     with contextlib.redirect_stdout(io.StringIO()) as out:
         with contextlib.redirect_stderr(io.StringIO()) as errors:
-            try:
-                code = main(shlex.split(line))
-            except SystemExit as end:
-                code = end.code or 0
+            code = main(shlex.split(line))
     print(json.dumps([code, out.getvalue(), errors.getvalue()]))
 """
 

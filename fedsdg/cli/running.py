@@ -242,13 +242,15 @@ def reproduce(snakemake: Words = (), *, laid: Laid, cores: str = "all") -> int:
         fedsdg reproduce --config needs --cores 2
     """
     from fedsdg.config.layers import kept_whole, merged
+    from fedsdg.experiment.summary import closing_lines
     from fedsdg.files.places import PACKAGE, shipped
 
     if find_spec("snakemake") is None:
         raise ValueError("snakemake is not installed; `fedsdg grid` makes the same without it")
     words = ["--snakefile", str(shipped("workflow/Snakefile")), "--cores", cores]
     words += ["--workflow-profile", str(shipped("profiles/default"))]
-    if laid.words():
+    config = laid.load() if laid.words() else None
+    if config is not None:
         words += ["--configfile", str(kept_whole(merged(*laid)))]
     words += snakemake or ["--quiet", "host", "reason", "progress"]
     _require_places("results")
@@ -261,5 +263,8 @@ def reproduce(snakemake: Words = (), *, laid: Laid, cores: str = "all") -> int:
     try:
         main(words)
     except SystemExit as end:
-        return int(end.code or 0)
+        if end.code or snakemake:  # Options may ask for less than everything.
+            return int(end.code or 0)
+    if config is not None:
+        print("\n".join(closing_lines(config)))
     return 0

@@ -302,7 +302,9 @@ def test_focus_by_its_formula(context):
 
 def test_late_updates_weigh_less(context):
     given = {"update": rows([1.0], [2.0], [4.0])}
-    made = Compensated(inner=Mean(weights="uniform"))(given, context(3, ages=np.array([0, 1, 3])), {})
+    made = Compensated(inner=Mean(weights="uniform"))(
+        given, context(3, ages=np.array([0, 1, 3])), {}
+    )
     weights = np.array([1.0, 1 / 2, 1 / 4])
     assert made.weights == pytest.approx(weights / weights.sum())
     assert made.steps.item() == pytest.approx((weights / weights.sum()) @ [1.0, 2.0, 4.0])

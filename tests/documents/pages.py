@@ -19,7 +19,6 @@ went wrong is printed after ``FAULT``, and the exit code is 1.
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
 import re
@@ -91,7 +90,7 @@ def blocks(page: str, text: str | None = None) -> list[Block]:
 
 
 def has_its_test(page: str) -> bool:
-    """Whether another test runs all blocks of a page."""
+    """Return whether another test runs all blocks of a page."""
     return _ALL.search((ROOT / page).read_text(encoding="utf-8")) is not None
 
 
@@ -127,18 +126,14 @@ def run_shell(text: str) -> None:
             variables[name] = value
         if words:
             print(f"$ {line}")
-            with _environment(variables):
+            with mock.patch.dict(os.environ, variables):
                 _follow(line, [place for word in words for place in _expanded(word)])
 
 
 def _follow(line: str, words: list[str]) -> None:
     program, *arguments = words
     if program == "fedsdg":
-        try:
-            status = main(arguments)
-        except SystemExit as end:  # --help
-            status = end.code
-        assert status in (0, None), f"{line!r} ended with {status}"
+        assert (status := main(arguments)) == 0, f"{line!r} ended with {status}"
     elif program == "python" and len(arguments) == 1:
         _run_alone(arguments[0])
     else:
@@ -156,17 +151,6 @@ def _run_alone(script: str) -> None:
 
 def _expanded(word: str) -> list[str]:
     return (sorted(glob.glob(word)) or [word]) if "*" in word else [word]
-
-
-@contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Any:
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def run_python(block: Block, names: dict[str, Any]) -> None:

@@ -86,13 +86,6 @@ def test_every_block_runs(page, followed):
     assert "\nFAULT" not in f"\n{followed.printed[page]}", followed.printed[page][-3000:]
 
 
-def test_the_readme_checks_a_method(followed):
-    """Its second line trains for minutes; the command's own tests run it."""
-    assert readme_commands()[0].startswith("fedsdg check my_method.py")
-    said = followed.printed[str(followed.folder / "README.md")]
-    assert "my_method.py" in said and "\nFAULT" not in said
-
-
 def test_the_notebook_runs_and_finds_the_tutorials_runs(followed, monkeypatch):
     for name in set(os.environ) - set(followed.environment):
         monkeypatch.delenv(name)
