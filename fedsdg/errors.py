@@ -161,6 +161,10 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 def joined(outer: str, inner: str) -> str:
     """Return a place within a place.
 
+    Args:
+        outer: Such as ``training``; may be empty.
+        inner: Such as ``eta_g`` or ``[3]``; may be empty.
+
     Example:
         >>> joined("training", "eta_g")
         'training.eta_g'
@@ -170,7 +174,16 @@ def joined(outer: str, inner: str) -> str:
 
 
 def hint(word: Any, known: Iterable[str]) -> str:
-    """Return the end of a sentence: the closest known name, else all of them."""
+    """Return the end of a sentence: the closest known name, else all of them.
+
+    Args:
+        word: What was written.
+        known: The names that exist.
+
+    Example:
+        >>> hint("krumm", ["krum", "mean"])
+        "; did you mean 'krum'?"
+    """
     names = [str(name) for name in known]
     close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.4)
     if close:

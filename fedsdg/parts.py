@@ -5,7 +5,7 @@ A rule, a term, an attack, a section of the config are all declared by the same 
     class Krum(Rule):
         \"\"\"step = the update whose n - f - 2 nearest neighbours are nearest.\"\"\"
 
-        f: Annotated[int, Field(ge=0)] = 1
+        f: Natural = 1
         "Byzantine clients per round tolerated"
 
 A field states its type, default and range, and in the string below it its meaning. Checks, error
@@ -34,6 +34,8 @@ Several = Annotated[tuple[T, ...], Field(strict=False, min_length=1)]
 """A list in YAML, a tuple here, with at least one entry."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+NonNegative = Annotated[float, Field(ge=0)]
 
 
 class _PartType(ModelMetaclass):
@@ -246,7 +248,12 @@ def _owned(part: Part) -> Iterator[tuple[str, str, FieldInfo]]:
 
 
 def with_parameters(part: P, values: Mapping[str, Any]) -> P:
-    """Return a part with other values of its parameters, and of those of the parts within it."""
+    """Return a part with other values of its parameters, and of those of the parts within it.
+
+    Args:
+        part: Such as a rule.
+        values: Those that neither it nor its parts have are left out.
+    """
     changed: dict[str, Any] = {}
     for key, value in part:
         if isinstance(value, Part) and not isinstance(value, Ends):

@@ -171,11 +171,8 @@ def not_compiled(
         if value != needed:
             return f"it needs {key}: {needed}, not {value}"
     if isinstance(backbone, Shape):
-        widths = (
-            backbone.dim,
-            backbone.dim // backbone.heads,
-            int(backbone.dim * backbone.mlp_ratio),
-        )
+        head = backbone.dim // backbone.heads
+        widths = (backbone.dim, head, int(backbone.dim * backbone.mlp_ratio))
         if any(width % LANES for width in widths):
             return (
                 f"it needs tokens, heads and hidden layers of multiples of {LANES} numbers, and "
@@ -192,6 +189,12 @@ def kernel_of(
     """Return what trains a run; ``auto`` is compiled where that is known to be possible.
 
     Models of timm are left to PyTorch unless ``compiled`` is asked for by name.
+
+    Args:
+        trainable: "adapters" or "full".
+        training: Its kernel, device and precision count.
+        adapters: Its layers count.
+        backbone: Its widths count.
     """
     if training.kernel != "auto":
         return training.kernel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -62,28 +63,23 @@ def natural_clients(
             place,
         )
     counts: dict[str, int] = {}
-    for dataset in datasets:
-        known = {} if isinstance(dataset, str) else survey(dataset).columns
-        name = dataset if isinstance(dataset, str) else dataset.name
-        for column in columns:
-            if column not in known:
-                raise ConfigError(
-                    f"is all, but the data set {name!r} has no column {column!r} of texts or whole "
-                    f"numbers; its columns are {', '.join(map(repr, known)) or 'none'}",
-                    place,
-                )
-            assert isinstance(dataset, Source)
-            values = known[column]
-            trained = values._replace(codes=values.codes[~survey(dataset).test])
-            counts[f"{name} by {column}"] = len(large_enough(trained, min_samples))
+    for dataset, column in itertools.product(datasets, columns):
+        surveyed = None if isinstance(dataset, str) else survey(dataset)
+        known = surveyed.columns if surveyed else {}
+        name = dataset_name(dataset)
+        if surveyed is None or column not in known:
+            raise ConfigError(
+                f"is all, but the data set {name!r} has no column {column!r} of texts or whole "
+                f"numbers; its columns are {', '.join(map(repr, known)) or 'none'}",
+                place,
+            )
+        trained = known[column]._replace(codes=known[column].codes[~surveyed.test])
+        counts[f"{name} by {column}"] = len(large_enough(trained, min_samples))
     if len(set(counts.values())) > 1:
         numbers = ", ".join(f"{count} for {name}" for name, count in counts.items())
         raise ConfigError(f"is all, which is {numbers}; make them experiments of their own", place)
     count = next(iter(counts.values()))
     if count < 1:
-        raise ConfigError(
-            f"is all, but no value of {columns[0]!r} has {min_samples} samples; lower "
-            "partition.min_samples",
-            place,
-        )
+        lack = f"no value of {columns[0]!r} has {min_samples} samples"
+        raise ConfigError(f"is all, but {lack}; lower partition.min_samples", place)
     return count

@@ -6,14 +6,12 @@ A plugin registers parts by ``class Silent(Attack, name="silent")``, and defines
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import importlib
 import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +23,7 @@ from fedsdg.federation.conditions.attack import Attack
 from fedsdg.federation.conditions.condition import Condition
 from fedsdg.federation.losses import Loss
 from fedsdg.federation.optimisers import Optimiser
+from fedsdg.files import sha256_file, sha256_json
 from fedsdg.methods.families import METHODS as OWN_METHODS
 from fedsdg.methods.method import Method
 from fedsdg.parts import Part
@@ -124,10 +123,8 @@ def _names_in(module: ModuleType) -> set[tuple[str, str]]:
             raise ValueError(f"it defines '{name}', which is gone")
     methods = getattr(module, "METHODS", {})
     datasets = getattr(module, "DATASETS", {})
-    for name in [
-        *(methods.keys() & METHODS.keys()),
-        *(datasets.keys() & {*DATASETS, *OWN_DATASETS}),
-    ]:
+    taken = methods.keys() & METHODS.keys() | datasets.keys() & {*DATASETS, *OWN_DATASETS}
+    for name in taken:
         raise ValueError(f"it defines {name!r}, which exists; rename it")
     for name, row in methods.items():
         if not isinstance(row, Method):
@@ -158,10 +155,12 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def sources(file: Path) -> list[Path]:
-    """Return a file and the modules beside it that it imports, directly or not."""
+    """Return a file and the modules beside it that its imports name, directly or not."""
     files = [file]
     for known in files:
-        for name in _imported(known):
+        text = known.read_text(encoding="utf-8", errors="replace")
+        imports = re.findall(r"^\s*(?:import|from)\s.*", text, re.MULTILINE)
+        for name in re.findall(r"\w+", " ".join(imports)):
             beside = file.with_name(f"{name}.py")
             if beside.is_file() and beside not in files and name not in sys.stdlib_module_names:
                 files.append(beside)
@@ -170,23 +169,7 @@ def sources(file: Path) -> list[Path]:
 
 def _sha256(file: Path) -> str:
     """Return the hash of a file and of the modules beside it that it imports."""
-    digest = hashlib.sha256()
-    for known in sources(file):
-        digest.update(hashlib.sha256(known.read_bytes()).digest())
-    return digest.hexdigest()
-
-
-def _imported(file: Path) -> Iterator[str]:
-    """Yield the modules that a file imports by one plain name; none if it cannot be parsed."""
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # Importing it says what is wrong.
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if "." not in alias.name)
-        elif isinstance(node, ast.ImportFrom) and node.module and "." not in node.module:
-            yield node.module
+    return sha256_json([sha256_file(known) for known in sources(file)])
 
 
 def _said(error: Exception, path: Path) -> str:

@@ -74,7 +74,12 @@ def methods_page() -> str:
 
 
 def sections(model: type[Part], place: str = "") -> Iterator[tuple[str, type[Part]]]:
-    """Yield place and model of each section within another, and of those within it."""
+    """Yield place and model of each section within another, and of those within it.
+
+    Args:
+        model: The outer section.
+        place: Its own place, with a dot behind it.
+    """
     for key, info in model.model_fields.items():
         for part in _parts(info.annotation):
             if part is not Entry and not part.registry and part.model_fields:
@@ -90,7 +95,12 @@ def _parts(annotation: Any) -> Iterator[type[Part]]:
 
 
 def section(title: str, model: type[Part]) -> str:
-    """Return a heading, the first sentence on a part, and a table of its keys."""
+    """Return a heading, the first sentence on a part, and a table of its keys.
+
+    Args:
+        title: The heading.
+        model: The part.
+    """
     summary = inspect.cleandoc(model.__doc__ or "").split("\n\n")[0].replace("``", "`")
     rows = [_cells(key, info) for key, info in model.model_fields.items()]
     keys = table(("key", "default", "values", "meaning"), rows)
@@ -98,7 +108,12 @@ def section(title: str, model: type[Part]) -> str:
 
 
 def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Return a Markdown table; bars and line breaks within cells are escaped."""
+    """Return a Markdown table; bars and line breaks within cells are escaped.
+
+    Args:
+        heads: The first line.
+        rows: The others.
+    """
     text = ""
     for line in (heads, ("---",) * len(heads), *rows):
         cells = [cell.replace("|", r"\|").replace("\n", " ") or "—" for cell in line]

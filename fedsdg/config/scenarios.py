@@ -66,6 +66,10 @@ class Scenario(Part):
 def overlay(base: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
     """Merge mappings key by key and replace everything else, as Snakemake does.
 
+    Args:
+        base: The lower mapping.
+        update: What is laid over it.
+
     Example:
         >>> overlay({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
         {'a': {'b': 3, 'c': 2}}

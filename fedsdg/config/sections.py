@@ -234,7 +234,12 @@ class Conditions(Part):
         return self.compute is not None and self.compute.slowest < self.compute.fastest
 
     def require_possible(self, num_clients: int, clients_per_round: int) -> None:
-        """Raise ValueError for what so many clients cannot do."""
+        """Raise ValueError for what so many clients cannot do.
+
+        Args:
+            num_clients: K.
+            clients_per_round: Size of a cohort.
+        """
         if self.attack is not None:
             attackers_in(self.attack.share, num_clients)
         for name, difference in self.differences.items():

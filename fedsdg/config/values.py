@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from fedsdg.data.skew import parse_skew
-from fedsdg.errors import ConfigError, hint, shortened
+from fedsdg.errors import ConfigError, shortened
 from fedsdg.parts import Several
 
 LONGEST_NAME = 100
@@ -37,13 +38,9 @@ def require_skew(text: str) -> str:
         return parse_skew(text).text
     except ValueError as error:
         kind, sign, rest = text.partition("~")
-        close = hint(kind, _SKEWS)
-        if "did you mean" in close and kind not in _SKEWS:
-            known = close.split("'")[1]
-            raise ConfigError(
-                f": {text!r} is no skew; did you mean {known + sign + rest!r}?"
-            ) from None
-        raise ConfigError(f": {error}") from None
+        close = difflib.get_close_matches(kind, _SKEWS, n=1)
+        meant = f"; did you mean {close[0] + sign + rest!r}?" if close and kind not in close else ""
+        raise ConfigError(f": {error}{meant}") from None
 
 
 def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:

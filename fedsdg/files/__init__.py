@@ -90,7 +90,12 @@ def canonical_json(value: Any) -> str:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write sorted, indented JSON, atomically."""
+    """Write sorted, indented JSON, atomically.
+
+    Args:
+        path: The file.
+        value: In JSON's types.
+    """
     text = json.dumps(value, sort_keys=True, indent=2, allow_nan=False, ensure_ascii=False)
     write_bytes(path, f"{text}\n".encode())
 
@@ -120,7 +125,12 @@ def sha256_json(value: Any) -> str:
 
 
 def write_hashes(folder: Path, names: Iterable[str]) -> None:
-    """Write the SHA-256 of files of a folder into its ``SHA256SUMS``."""
+    """Write the SHA-256 of files of a folder into its ``SHA256SUMS``.
+
+    Args:
+        folder: The folder.
+        names: Of the files.
+    """
     lines = [f"{sha256_file(folder / name)}  {name}\n" for name in sorted(names)]
     write_bytes(folder / HASHES, "".join(lines).encode())
 
