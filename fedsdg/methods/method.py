@@ -98,7 +98,8 @@ class Method:
     def needs_adapters(self) -> bool:
         """Whether it treats parts of adapters apart, so that it cannot train all parameters."""
         given = self.personalisation.adapters
-        return not given.keys() <= {"head", "local", "own"} or given.get("head") in ("gated", "residual")
+        second_head = given.get("head") in ("gated", "residual")
+        return second_head or not given.keys() <= {"head", "local", "own"}
 
     @property
     def personal(self) -> bool:
