@@ -4,22 +4,17 @@ In Python: ``fedsdg.run``, ``fedsdg.compare`` and ``fedsdg.records``, imported w
 used; ``fedsdg.aggregation`` alone aggregates what you have.
 """
 
-from importlib import import_module
-from typing import Any
+from fedsdg.lazy import at_first_use
 
 __version__ = "0.2.0"
 
 _DOORS = {
-    "compare": "fedsdg.experiment.compare",
-    "records": "fedsdg.experiment.notebook",
-    "run": "fedsdg.experiment.notebook",
+    "compare": "experiment.compare",
+    "records": "experiment.notebook",
+    "run": "experiment.notebook",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _DOORS:
-        return getattr(import_module(_DOORS[name]), name)
-    raise AttributeError(f"module 'fedsdg' has no attribute {name!r}")
+__getattr__ = at_first_use(__name__, _DOORS)
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,9 @@ for dictionaries of tensors. The rules are one per file in `rules`. Names are im
 so that importing this package does not import torch.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fedsdg.lazy import at_first_use
 
 if TYPE_CHECKING:
     from fedsdg.aggregation.api import Aggregated as Aggregated
@@ -31,13 +33,7 @@ _HOMES = {
     "weight_summary": "weights",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = at_first_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

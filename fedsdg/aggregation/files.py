@@ -24,8 +24,8 @@ from fedsdg.aggregation.rows import Block, Rows
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.tensor_files import TensorFile
 from fedsdg.aggregation.types import ADAPTERS, Plan, Rule, State
-from fedsdg.files import atomic_path, flush
 from fedsdg.errors import shortened
+from fedsdg.files import atomic_path, flush
 
 LEAST_MEMORY = 1 << 20
 
@@ -216,7 +216,7 @@ def aggregate_files(
         remarks=remarks,
         rule={
             "type": named if isinstance(named, str) else type(made).__name__,
-            **made.model_dump(),
+            **made.model_dump(serialize_as_any=True),
         },
         clients=labels,
         num_parameters=d,

@@ -11,21 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedsdg.aggregation import statistics
 from fedsdg.aggregation.errors import NonFiniteError
-from fedsdg.aggregation.types import Combination, TrimmedMean
-from fedsdg.lazy import torch
+from fedsdg.aggregation.types import Combination, Step, TrimmedMean
+from fedsdg.lazy import Tensor, torch
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedsdg.aggregation.types import Step
-
-StateDict = Mapping[Any, "Tensor"]
+StateDict = Mapping[Any, Tensor]
 Chosen = Sequence[Any] | None
 """Positions of clients or names of tensors; None: all."""
 Counts = dict[int, dict[Any, int]]

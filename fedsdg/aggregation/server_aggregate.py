@@ -70,10 +70,15 @@ def fedsdg_server_aggregate(
         >>> [round(value, 5) for value in parameters["w"].tolist()]
         [1.55016, 2.35016]
     """
-    names = ("epsilon", "reference", "transform", "temperature", "max_weight", "smoothing")
-    given = (epsilon, reference, transform, temperature, max_weight, smoothing)
-    options = dict(zip(names, given, strict=True))
-    rule = Alignment(**options, clip_norm=clip_norm)
+    rule = Alignment(
+        epsilon=epsilon,
+        reference=reference,
+        transform=transform,
+        temperature=temperature,
+        max_weight=max_weight,
+        smoothing=smoothing,
+        clip_norm=clip_norm,
+    )
     made = aggregate(rule, global_params, client_params)
     results = [made.parameters]
     if return_weights:

@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsdg.lazy import torch
+from fedsdg.lazy import Tensor, torch
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from fedsdg.aggregation.rows import Block
 
 BACKENDS = ("auto", "torch", "numba", "triton")
@@ -98,8 +96,8 @@ def distances(block: Block) -> np.ndarray:
         return squares
     total = torch.zeros(block.size, block.size, dtype=torch.float64, device=block.first.device)
     for chunk in chunks(block, subtract=False):
-        direct = "donot_use_mm_for_euclid_dist"
-        total += torch.cdist(chunk, chunk, compute_mode=direct).square()
+        pairs = torch.cdist(chunk, chunk, compute_mode="donot_use_mm_for_euclid_dist")
+        total += pairs.square()
     return ((total + total.T) / 2).cpu().numpy()
 
 

@@ -4,7 +4,6 @@ A rule is a pure function of what was uploaded. It sees uploads as `Rows`, M vec
 wherever they lie, and returns a `Plan`; the door that called the rule carries the plan out. So one
 rule works on arrays and tensors in memory, on files and over processes::
 
-    @part
     class Nearest(Rule):
         def plan(self, rows, context, state):
             distances = rows["update"].distances()          # [M, M]
@@ -21,15 +20,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from fedsdg.aggregation.errors import NonFiniteError, RuleFault, nonfinite_sentence
-from fedsdg.lazy import torch
+from fedsdg.lazy import Tensor, torch
 from fedsdg.parts import Part
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from fedsdg.aggregation.rows import Rows
 
-State = Mapping[str, "Tensor"]
+State = Mapping[str, Tensor]
 ADAPTERS = "adapters"
 """The upload that is formed from the parameters, as the updates are, without those of the head."""
 
@@ -205,7 +202,7 @@ many training samples of every class it holds."""
 class Rule(Part):
     """A server aggregation rule, which modifies neither uploads nor state.
 
-    A subclass is a `part` and defines `plan`; the other methods have these defaults.
+    A subclass defines `plan`; the other methods have these defaults.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("update",)

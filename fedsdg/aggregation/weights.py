@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
-from fedsdg.aggregation.types import Rule
+from fedsdg.aggregation.types import Context, Rule
 from fedsdg.errors import shortened
-
-if TYPE_CHECKING:
-    from fedsdg.aggregation.types import Context
 
 ZERO_WEIGHT = 1e-6
 """A smaller weight counts as zero in a summary."""

@@ -3,13 +3,7 @@
 ``from fedsdg.analysis import metric`` enters a metric of one's own; see its docstring.
 """
 
-from typing import Any
+from fedsdg.lazy import at_first_use
 
-
-def __getattr__(name: str) -> Any:
-    """Import ``metric`` when it is asked for, since pandas takes half a second."""
-    if name == "metric":
-        from fedsdg.analysis.metrics import metric
-
-        return metric
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Pandas takes half a second.
+__getattr__ = at_first_use(__name__, {"metric": "metrics"})

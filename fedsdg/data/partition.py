@@ -18,7 +18,7 @@ from fedsdg.data.datasets import TEST_SHARE, Column, ImageData, global_test_set
 from fedsdg.data.skew import Skew
 from fedsdg.errors import hint
 from fedsdg.files import canonical_json
-from fedsdg.parts import Count, Part
+from fedsdg.parts import Count, Natural, Part
 from fedsdg.rng import stream
 
 TRAIN, VAL, TEST, GLOBAL_TEST, LEFT_OUT = range(5)
@@ -34,7 +34,7 @@ class PartitionSettings(Part):
     "smallest number of samples of a client"
     min_test: Count = 3
     "smallest number of test samples of a client"
-    retries: Annotated[int, Field(ge=0)] = 200
+    retries: Natural = 200
     "draws before the partition is given up with an error"
     test: Literal["fixed", "by-seed"] = "fixed"
     """the global test set of data without a test split: `fixed`, a stratified fifth that depends on

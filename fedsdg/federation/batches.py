@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedsdg.models import even_pays
+from fedsdg.rng import stream
 
 if TYPE_CHECKING:
     from fedsdg.federation.tasks import Samples
@@ -41,6 +42,25 @@ def split_batches(order: np.ndarray, size: int | None) -> Batches:
     """Return samples [n] as batches of a size, of which the last may have fewer; None: all."""
     step = size or max(1, len(order))
     return [order[begin : begin + step] for begin in range(0, len(order), step)]
+
+
+def pooled_batches(pool: np.ndarray, counts: list[int], size: int | None, seed: int) -> Epochs:
+    """Return the batches of a round of central training, as one epoch.
+
+    All samples are visited again and again, each time in a new order; a round takes the next ones.
+
+    Args:
+        pool: [n] all training samples.
+        counts: Samples of each round so far, this one last.
+        size: Samples of a batch; None: all of the round.
+        seed: That of the run.
+    """
+    begin = sum(counts[:-1])
+    end = begin + counts[-1]
+    first = begin // len(pool)
+    last = -(-end // len(pool))
+    orders = [stream("batches", seed, 0, visit).permutation(pool) for visit in range(first, last)]
+    return [split_batches(np.concatenate(orders)[begin % len(pool) :][: counts[-1]], size)]
 
 
 def all_batches(epochs: Epochs) -> Batches:

@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedsdg.federation.batches import Epochs, draw_epochs
+from fedsdg.federation.batches import Epochs, draw_epochs, pooled_batches
 from fedsdg.federation.conditions.condition import Participation
-from fedsdg.federation.data_sharing import pooled_batches
 from fedsdg.federation.observers.observer import RoundView
 from fedsdg.federation.phases import Phase
 from fedsdg.federation.setup import Server, Setup

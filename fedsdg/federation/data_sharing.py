@@ -6,13 +6,11 @@ Neither is federated learning: they show what such data are worth.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from fedsdg.federation.batches import Epochs
-    from fedsdg.federation.conditions.condition import ClientData
+from fedsdg.federation.conditions.condition import ClientData
 from fedsdg.files.columns import Column
 from fedsdg.parts import Part, Share
 from fedsdg.rng import stream
@@ -62,24 +60,3 @@ class Central(DataSharing):
     def prepare(self, data: ClientData) -> ClientData:
         """Note that clients give away all of their samples, except those held out."""
         return data.with_facts(disclosed=(~data.flags("held_out")).astype(np.float64))
-
-
-def pooled_batches(pool: np.ndarray, counts: list[int], size: int | None, seed: int) -> Epochs:
-    """Return the batches of a round of central training, as one epoch.
-
-    All samples are visited again and again, each time in a new order; a round takes the next ones.
-
-    Args:
-        pool: [n] all training samples.
-        counts: Samples of each round so far, this one last.
-        size: Samples of a batch; None: all of the round.
-        seed: That of the run.
-    """
-    from fedsdg.federation.batches import split_batches
-
-    begin = sum(counts[:-1])
-    end = begin + counts[-1]
-    first = begin // len(pool)
-    last = -(-end // len(pool))
-    orders = [stream("batches", seed, 0, visit).permutation(pool) for visit in range(first, last)]
-    return [split_batches(np.concatenate(orders)[begin % len(pool) :][: counts[-1]], size)]

@@ -100,10 +100,12 @@ def evaluate(view: RoundView) -> None:
 
 def _samples_of_clients(setup: Setup, clients: np.ndarray) -> list[np.ndarray]:
     """Return what clients' models are asked about; images that weigh nothing are left out."""
-    data, views = setup.data, setup.test_views
+    data = setup.data
     if setup.schedule.evaluate == "validation":
         return [data.val[k] for k in clients]
-    return [np.concatenate([data.val[k], data.test[k], views.images(k)]) for k in clients]
+    return [
+        np.concatenate([data.val[k], data.test[k], setup.test_views.images(k)]) for k in clients
+    ]
 
 
 def _samples_of_server(setup: Setup, users: np.ndarray) -> np.ndarray:

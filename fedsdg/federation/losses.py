@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from fedsdg.lazy import torch
+from fedsdg.lazy import Tensor, torch
 from fedsdg.parts import Part, Several, Share
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class Loss(Part, kind=True):
@@ -85,5 +82,4 @@ class Focal(Loss, name="focal"):
         log_p = torch.nn.functional.log_softmax(logits, 1).gather(1, labels[:, None])[:, 0]
         smallest = torch.finfo(log_p.dtype).tiny  # its power has a finite slope
         missing = (-torch.expm1(log_p)).clamp_min(smallest)
-        losses: Tensor = -(missing**self.gamma) * log_p
-        return losses
+        return -missing.pow(self.gamma) * log_p

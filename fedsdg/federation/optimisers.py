@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Union
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from fedsdg import models
-from fedsdg.lazy import torch
+from fedsdg.lazy import Tensor, torch
 from fedsdg.parts import Part
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Rate = Union["Tensor", float]
+Rate = Tensor | float
 """A learning rate: one number, or one for each column [d]."""
-Memory = Mapping[str, "Tensor"]
+Memory = Mapping[str, Tensor]
 """What an optimiser remembers of rows [n, d], by name."""
 
 
@@ -43,10 +40,8 @@ def descend(parameters: Tensor, direction: Tensor, rate: Rate) -> None:
 class Optimiser(Part, kind=True):
     """Base of optimisers, which move rows of parameters by their gradients."""
 
-    @property
-    def memory(self) -> tuple[str, ...]:
-        """Names of the numbers kept for each parameter; they are 0 before the first step."""
-        return ()
+    memory: ClassVar[tuple[str, ...]] = ()
+    "names of the numbers kept for each parameter; they are 0 before the first step"
 
     def move(
         self, parameters: Tensor, gradients: Tensor, rate: Rate, memory: Memory, step: Tensor
@@ -148,7 +143,7 @@ class Sgd(Optimiser, name="sgd"):
     "λ, added to the gradient as λ θ"
 
     @property
-    def memory(self) -> tuple[str, ...]:
+    def memory(self) -> tuple[str, ...]:  # type: ignore[override]
         """The velocity v, if there is momentum."""
         return ("velocity",) if self.momentum else ()
 

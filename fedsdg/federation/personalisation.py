@@ -8,18 +8,12 @@ model of their own beside the server's, it is a copy of the communicated row in 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
-
-from pydantic import Field
+from typing import Any, ClassVar, Literal
 
 from fedsdg.federation.phases import PRIVATE, SHARED, Phase
-from fedsdg.federation.terms import GatePenalty, PersonalProximal, PrivatePenalty
-from fedsdg.parts import Count, Part, Share
+from fedsdg.federation.terms import GatePenalty, PersonalProximal, PrivatePenalty, Term
+from fedsdg.parts import Count, Natural, NonNegative, Part, Share
 
-if TYPE_CHECKING:
-    from fedsdg.federation.terms import Term
-
-Start = Literal["initial", "download", "mixture"]
 Optimiser = Literal["training", "sgd"]
 Penalties = Literal["inside", "decoupled"]
 
@@ -27,34 +21,23 @@ Penalties = Literal["inside", "decoupled"]
 class Personalisation(Part):
     """Base of personalisations; with this one every client uses the global model."""
 
-    own_start: ClassVar[Start] = "initial"
+    own_start: ClassVar[str] = "initial"
     """what a model v of the client's own is before the client first trains: the common
-    initialisation, or the model of its first download; with `mixture`, training of each round
-    begins at a v + (1 - a) theta, and its result is both v and what is sent"""
+    initialisation (`initial`), or the model of its first `download`; with `mixture`, training of
+    each round begins at a v + (1 - a) theta, and its result is both v and what is sent"""
     own_optimiser: ClassVar[str] = "training"
     "the optimiser of what is private: that of the `training`, or plain `sgd`"
     gate_samples: ClassVar[str] = "all"
     "which samples teach gates: `all`, or a `held-out` quarter that teaches nothing else"
 
-    @property
-    def adapters(self) -> Mapping[str, Any]:
-        """Fields of `AdapterConfig`."""
-        return {}
-
-    @property
-    def mixed_weight(self) -> float | None:
-        """Weight a of v in a v + (1 - a) theta, which a client uses; None: there is no v."""
-        return None
-
-    @property
-    def terms(self) -> tuple[Term, ...]:
-        """What is added to the objective, before the terms of the method."""
-        return ()
-
-    @property
-    def tuning(self) -> tuple[int, bool]:
-        """Epochs for which a copy is tuned before an evaluation, and whether its head alone is."""
-        return 0, False
+    adapters: ClassVar[Mapping[str, Any]] = {}
+    "fields of `AdapterConfig`"
+    mixed_weight: ClassVar[float | None] = None
+    "weight a of v in a v + (1 - a) theta, which a client uses; None: there is no v"
+    terms: ClassVar[tuple[Term, ...]] = ()
+    "what is added to the objective, before the terms of the method"
+    tuning: ClassVar[tuple[int, bool]] = (0, False)
+    "epochs for which a copy is tuned before an evaluation, and whether its head alone is"
 
     def phases(self, epochs: int) -> tuple[Phase, ...]:
         """Return the parts of a client's training in a round of so many epochs."""
@@ -77,9 +60,9 @@ class DualPath(Personalisation):
     With heads of their own clients have no global model.
     """
 
-    lambda1: Annotated[float, Field(ge=0)] = 1e-4
+    lambda1: NonNegative = 1e-4
     "λ₁ of Eq. 5, weight of Σ_l |m_l|"
-    lambda2: Annotated[float, Field(ge=0)] = 1e-4
+    lambda2: NonNegative = 1e-4
     "λ₂ of Eq. 5, weight of ‖θ_p‖²"
     gate: Literal["block", "layer", "client"] = "block"
     "one gate per `block`, `layer` or `client`"
@@ -116,7 +99,7 @@ class DualPath(Personalisation):
             )
 
     @property
-    def adapters(self) -> Mapping[str, Any]:
+    def adapters(self) -> Mapping[str, Any]:  # type: ignore[override]
         """A private branch behind gates."""
         usual = "near-zero" if self.private_norm == "factors" else "lora"
         return {
@@ -133,7 +116,7 @@ class DualPath(Personalisation):
         }
 
     @property
-    def terms(self) -> tuple[Term, ...]:
+    def terms(self) -> tuple[Term, ...]:  # type: ignore[override]
         """The penalties on gates and branch."""
         decoupled = self.penalties == "decoupled"
         return (
@@ -180,7 +163,7 @@ class GatedHead(Personalisation):
     does not learn, and the gate from no other; or `all` that a client trains on teach both"""
 
     @property
-    def adapters(self) -> Mapping[str, Any]:
+    def adapters(self) -> Mapping[str, Any]:  # type: ignore[override]
         """A gated head."""
         return {"head": "gated", "gate_init": self.gate_init, "gate_fixed": self.gate_fixed}
 
@@ -206,7 +189,7 @@ class FineTune(Personalisation):
     and tunes it alone.
     """
 
-    personal_epochs: Annotated[int, Field(ge=0)] = 2
+    personal_epochs: Natural = 2
     "e, local epochs before evaluation; 0: clients are evaluated with the global model"
     tunes: Literal["all", "head"] = "all"
     "what trains before evaluation: `all`, or the `head` alone"
@@ -215,12 +198,12 @@ class FineTune(Personalisation):
     values, drawn by seed and the same for all clients, and is not sent"""
 
     @property
-    def adapters(self) -> Mapping[str, Any]:
+    def adapters(self) -> Mapping[str, Any]:  # type: ignore[override]
         """A frozen head, if it is."""
         return {} if self.head == "shared" else {"head": self.head}
 
     @property
-    def tuning(self) -> tuple[int, bool]:
+    def tuning(self) -> tuple[int, bool]:  # type: ignore[override]
         """Epochs of the copy or of its head."""
         return self.personal_epochs, self.tunes == "head"
 
@@ -232,10 +215,10 @@ class Ditto(Personalisation):
     theta is sent; the client uses v.
     """
 
-    own_start: ClassVar[Start] = "download"
+    own_start: ClassVar[str] = "download"
     mixed_weight: ClassVar[float | None] = 1.0
 
-    strength: Annotated[float, Field(ge=0)] = 0.1
+    strength: NonNegative = 0.1
     "λ that holds a client's own model to the global one"
     own_optimiser: Optimiser = "training"  # type: ignore[misc]
     "the client's own model moves by the optimiser of the run (`training`) or by plain `sgd`"
@@ -265,7 +248,7 @@ class Apfl(Personalisation):
     "the client's own model moves by the optimiser of the run (`training`) or by plain `sgd`"
 
     @property
-    def mixed_weight(self) -> float | None:
+    def mixed_weight(self) -> float | None:  # type: ignore[override]
         """The weight a."""
         return self.weight
 
@@ -280,13 +263,13 @@ class Interpolate(Personalisation):
     A client uses the mix of its v with what it would download.
     """
 
-    own_start: ClassVar[Start] = "mixture"
+    own_start: ClassVar[str] = "mixture"
 
     weight: Share = 0.5
     "a of v ← a v + (1 − a) θ"
 
     @property
-    def mixed_weight(self) -> float | None:
+    def mixed_weight(self) -> float | None:  # type: ignore[override]
         """The weight a."""
         return self.weight
 
@@ -308,7 +291,7 @@ class PrivateB(Personalisation):
     "one `shared` head, or a `private` one for every client, and then no global model"
 
     @property
-    def adapters(self) -> Mapping[str, Any]:
+    def adapters(self) -> Mapping[str, Any]:  # type: ignore[override]
         """Private factors B."""
         return {"factor_b": "private", "head": self.head}
 
@@ -332,7 +315,7 @@ class DualAdapter(Personalisation):
     "epochs of v alone, before the usual ones of the common adapter"
 
     @property
-    def adapters(self) -> Mapping[str, Any]:
+    def adapters(self) -> Mapping[str, Any]:  # type: ignore[override]
         """A private branch with a fixed gate."""
         return {
             "branch": "dual",

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from fedsdg.federation.terms import Term
+from fedsdg.federation.terms import Term
 
 Turn = tuple[str, ...]
 """Which rows of a client move in a step: `shared`, `private` or both."""

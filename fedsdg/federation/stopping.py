@@ -7,16 +7,14 @@ of the client plus the terms of its objective. A small gamma asks for much work.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
+from fedsdg.federation.conditions.condition import ClientData
 from fedsdg.files.columns import Column
 from fedsdg.parts import Count, Ends, Part, Several, Share
 from fedsdg.rng import stream
-
-if TYPE_CHECKING:
-    from fedsdg.federation.conditions.condition import ClientData
 
 
 class Inexactness(Part):

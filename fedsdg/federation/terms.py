@@ -7,16 +7,13 @@ so that no autograd graph is needed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedsdg import models
-from fedsdg.parts import Part
+from fedsdg.lazy import Tensor
+from fedsdg.parts import NonNegative, Part
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from fedsdg.federation.training import Rows
 
 
@@ -62,7 +59,7 @@ class Term(Part):
 class Proximal(Term):
     """mu/2 ||theta - theta_t||^2 with the downloaded model theta_t (FedProx, Li et al. 2020)."""
 
-    mu: Annotated[float, Field(ge=0)] = 0.1
+    mu: NonNegative = 0.1
     "μ of the proximal term μ/2 ‖θ − θ_t‖²"
 
     def value(self, rows: Rows) -> Tensor:
@@ -77,7 +74,7 @@ class Proximal(Term):
 class PersonalProximal(Term):
     """lambda/2 ||v - theta_t||^2 of a client's own model v (Ditto, Li et al. 2021)."""
 
-    strength: Annotated[float, Field(ge=0)] = 0.1
+    strength: NonNegative = 0.1
     "λ that holds a client's own model to the global one"
     decoupled: bool = False  # type: ignore[misc]
     "whether it is applied beside the optimiser"
@@ -122,7 +119,7 @@ class Curvature(Term):
     leaves out. The server sends both sums over the whole cohort; a client subtracts what it sent.
     """
 
-    strength: Annotated[float, Field(ge=0)] = 1.0
+    strength: NonNegative = 1.0
     "λ of the penalty on the others' parameters"
 
     keeps: ClassVar[tuple[str, ...]] = ("fisher", "fisher_theta")
@@ -147,9 +144,9 @@ class Curvature(Term):
 
 
 class GatePenalty(Term):
-    """lambda_1 sum_l |m_l| with m = models.sigmoid(a) (FedSDG, Eq. 5)."""
+    """lambda_1 sum_l |m_l| with m = sigmoid(a) (FedSDG, Eq. 5)."""
 
-    lambda1: Annotated[float, Field(ge=0)] = 1e-4
+    lambda1: NonNegative = 1e-4
     "λ₁ of Eq. 5, weight of Σ_l |m_l|"
     decoupled: bool = False  # type: ignore[misc]
     "whether it is applied beside the optimiser"
@@ -171,7 +168,7 @@ class PrivatePenalty(Term):
     only ones that train then; with `residual` ||B_p A_p||_F^2 summed over the adapted layers.
     """
 
-    lambda2: Annotated[float, Field(ge=0)] = 1e-4
+    lambda2: NonNegative = 1e-4
     "λ₂ of Eq. 5, weight of ‖θ_p‖²"
     private_norm: Literal["factors", "residual", "b-only"] = "factors"
     "what λ₂ penalises: `factors`, `residual` or `b-only`"

@@ -5,7 +5,9 @@ torch nor numba. `ClientModel` is the interface of all models; parameters come f
 `leaves` and `block_views`.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fedsdg.lazy import at_first_use
 
 if TYPE_CHECKING:
     from fedsdg.models.adapter_config import *  # noqa: F403
@@ -52,13 +54,7 @@ _NAMES = {
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = at_first_use(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

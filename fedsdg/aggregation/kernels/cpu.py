@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +19,7 @@ from torch import Tensor
 from fedsdg.aggregation.kernels import loops
 from fedsdg.aggregation.kernels.networks import selection_network
 from fedsdg.aggregation.kernels.range import distances_in_range, norms_in_range
-
-if TYPE_CHECKING:
-    from fedsdg.aggregation.rows import Block
+from fedsdg.aggregation.rows import Block
 
 STORAGES = {
     torch.float32: loops.FLOAT32,

@@ -7,7 +7,7 @@ imported.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,9 +18,7 @@ from torch import Tensor
 from fedsdg.aggregation.kernels import triton_kernels
 from fedsdg.aggregation.kernels.networks import selection_network
 from fedsdg.aggregation.kernels.range import distances_in_range, norms_in_range
-
-if TYPE_CHECKING:
-    from fedsdg.aggregation.rows import Block
+from fedsdg.aggregation.rows import Block
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 MOST_SORTED = 64

@@ -6,13 +6,10 @@ are equal, such as that of a client that was not trained, or of two that sent th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 
-if TYPE_CHECKING:
-    from fedsdg.aggregation.rows import Block
+from fedsdg.aggregation.rows import Block
 
 
 def norms_in_range(totals: np.ndarray, scale: float, block: Block) -> np.ndarray | None:

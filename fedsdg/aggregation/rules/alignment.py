@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
-from fedsdg.aggregation.rows import Statistics
-from fedsdg.aggregation.types import Combination, Plan, Rule
+from fedsdg.aggregation.rows import Rows, Statistics
+from fedsdg.aggregation.types import Combination, Context, Plan, Rule, State
 from fedsdg.aggregation.weights import capped, require_cap
 from fedsdg.parts import Share
-
-if TYPE_CHECKING:
-    from fedsdg.aggregation.rows import Rows
-    from fedsdg.aggregation.types import Context, State
 
 DEGENERATE_SUM = 1e-6
 """Below this sum of alignments the weights are uniform."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from fedsdg.aggregation.types import Combination, Plan, Rule
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Combination, Context, Plan, Rule, State
 from fedsdg.lazy import torch
 from fedsdg.parts import Share
-
-if TYPE_CHECKING:
-    from fedsdg.aggregation.rows import Rows
-    from fedsdg.aggregation.types import Context, State
 
 
 class Cgsv(Rule):
@@ -64,9 +61,12 @@ class Cgsv(Rule):
         gamma = 1 - (1 - self.gamma0) / participations[cohort]
         r[cohort] = self.renewed(r[cohort], gamma, psi)
         scale = norms.mean() if self.step_scale == "mean-norm" else 1.0
-        after = {"r": torch.from_numpy(r), "participations": torch.from_numpy(participations)}
-        facts = {"alignment": psi, "update_norm": norms, "gamma": gamma}
-        return Plan(Combination(units * scale), weights, after, facts)
+        return Plan(
+            Combination(units * scale),
+            weights,
+            {"r": torch.from_numpy(r), "participations": torch.from_numpy(participations)},
+            {"alignment": psi, "update_norm": norms, "gamma": gamma},
+        )
 
     def renewed(self, r: np.ndarray, gamma: np.ndarray, psi: np.ndarray) -> np.ndarray:
         """Return [M] the contributions after the round."""

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
 
+from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.rules.cgsv import contributions, over_norms, shares_of_data
-from fedsdg.aggregation.types import Largest, Plan, Rule
+from fedsdg.aggregation.types import Context, Largest, Plan, Rule, State
 from fedsdg.files.columns import Column
 from fedsdg.lazy import torch
-
-if TYPE_CHECKING:
-    from fedsdg.aggregation.rows import Rows
-    from fedsdg.aggregation.types import Context, State
 
 
 class CgsvXu(Rule):

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from fedsdg.aggregation.types import (
-    Mixture,
-    Plan,
-    UploadRequest,
-)
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Context, Mixture, Plan, Prior, State, UploadRequest
 from fedsdg.aggregation.weights import Weighed
 from fedsdg.files.columns import Column
 from fedsdg.lazy import torch
 from fedsdg.parts import Count, Share
-
-if TYPE_CHECKING:
-    from fedsdg.aggregation.rows import Rows
-    from fedsdg.aggregation.types import (
-        Context,
-        Prior,
-        State,
-    )
 
 
 def even_assignment(size: int, clusters: int, seed: int = 0) -> np.ndarray:

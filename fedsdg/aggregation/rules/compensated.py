@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from fedsdg.aggregation.types import Combination, Wrapper
-
-if TYPE_CHECKING:
-    from fedsdg.aggregation.rows import Rows
-    from fedsdg.aggregation.types import Context, Plan, State
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Combination, Context, Plan, State, Wrapper
 
 
 class Compensated(Wrapper):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.rules.mean import Mean
-from fedsdg.aggregation.types import Combination, Plan, UploadRequest
+from fedsdg.aggregation.types import Combination, Context, Plan, State, UploadRequest
 from fedsdg.lazy import torch
-
-if TYPE_CHECKING:
-    from fedsdg.aggregation.rows import Rows
-    from fedsdg.aggregation.types import Context, State
 
 SUMS = ("fisher", "fisher_theta")
 """I_k and I_k theta_k, elementwise: of client k as uploads, summed over the cohort as state."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
 
-from fedsdg.aggregation.types import Combination, Plan, UploadRequest
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Combination, Context, Plan, State, UploadRequest
 from fedsdg.aggregation.weights import Weighed
 from fedsdg.files.columns import Column
-
-if TYPE_CHECKING:
-    from fedsdg.aggregation.rows import Rows
-    from fedsdg.aggregation.types import Context, State
 
 LOSSES = ("benchmark_loss", "global_loss")
 
@@ -45,5 +42,9 @@ class Focus(Weighed):
         if weights.sum() == 0:
             weights = np.ones(len(weights))
         weights = weights / weights.sum()
-        facts = {"credibility": credibility, "mutual_loss": mutual}
-        return Plan(Combination(weights), weights, state, facts)
+        return Plan(
+            Combination(weights),
+            weights,
+            state,
+            {"credibility": credibility, "mutual_loss": mutual},
+        )

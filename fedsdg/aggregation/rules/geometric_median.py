@@ -11,16 +11,13 @@ enough, because some rows are far away from the others, P takes a pass of its ow
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from fedsdg.aggregation.types import Combination, Plan, Rule
-
-if TYPE_CHECKING:
-    from fedsdg.aggregation.rows import Rows
-    from fedsdg.aggregation.types import Context, State
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Combination, Context, Plan, Rule, State
 
 FAR = 100.0
 """Squared distances do not resolve rows so many times closer to the median than others are."""

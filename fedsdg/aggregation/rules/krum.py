@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from pydantic import Field
 
-from fedsdg.aggregation.types import Combination, Plan, Rule
-
-if TYPE_CHECKING:
-    from fedsdg.aggregation.rows import Rows
-    from fedsdg.aggregation.types import Context, State
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Combination, Context, Plan, Rule, State
+from fedsdg.parts import Natural
 
 TIE = 1e-11
 """Scores whose relative difference is smaller are equal up to rounding: the lower index wins."""
@@ -48,7 +44,7 @@ class Krum(Rule):
     Source: Blanchard et al. 2017, section 3.
     """
 
-    f: Annotated[int, Field(ge=0)] = 1
+    f: Natural = 1
     "f, Byzantine clients per round tolerated"
 
     def chosen(self, n: int) -> int:
@@ -70,5 +66,9 @@ class Krum(Rule):
         best = best_scored(scores, self.chosen(len(scores)))
         weights = np.zeros(len(scores))
         weights[best] = 1.0 / len(best)
-        facts = {"score": scores, "winner": float(context.clients[best[0]])}
-        return Plan(Combination(weights), weights, state, facts)
+        return Plan(
+            Combination(weights),
+            weights,
+            state,
+            {"score": scores, "winner": float(context.clients[best[0]])},
+        )

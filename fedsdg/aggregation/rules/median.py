@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from fedsdg.aggregation import types
-from fedsdg.aggregation.types import Plan, Rule
-
-if TYPE_CHECKING:
-    from fedsdg.aggregation.rows import Rows
-    from fedsdg.aggregation.types import Context, State
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Context, Plan, Rule, State
 
 
 class CoordinateMedian(Rule):

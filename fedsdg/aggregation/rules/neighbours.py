@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from pydantic import Field
 
-from fedsdg.aggregation.types import Mixture, Plan, Rule, UploadRequest
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Context, Mixture, Plan, Rule, State, UploadRequest
 from fedsdg.lazy import torch
-from fedsdg.parts import Count
-
-if TYPE_CHECKING:
-    from fedsdg.aggregation.rows import Rows
-    from fedsdg.aggregation.types import Context, State
+from fedsdg.parts import Count, Natural
 
 
 class Pens(Rule):
@@ -43,7 +38,7 @@ class Pens(Rule):
     Source: Onoszko et al. 2021.
     """
 
-    phase_one: Annotated[int, Field(ge=0)] = 10
+    phase_one: Natural = 10
     "rounds in which neighbours are sought"
     sample: Count = 5
     "l, models that a client tries in a round"

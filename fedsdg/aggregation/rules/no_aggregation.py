@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsdg.aggregation.types import Combination, Plan, Rule
-
-if TYPE_CHECKING:
-    from fedsdg.aggregation.rows import Rows
-    from fedsdg.aggregation.types import Context, State
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Combination, Context, Plan, Rule, State
 
 
 class NoAggregation(Rule):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
 
-from fedsdg.aggregation.types import Combination, Plan, Rule
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Combination, Context, Plan, Rule, State
 from fedsdg.lazy import torch
-
-if TYPE_CHECKING:
-    from fedsdg.aggregation.rows import Rows
-    from fedsdg.aggregation.types import Context, State
 
 
 class Scaffold(Rule):

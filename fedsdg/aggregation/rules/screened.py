@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from fedsdg.aggregation.errors import NonFiniteError
+from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.rules.geometric_median import geometric_median
-from fedsdg.aggregation.types import Combination, Plan, Wrapper
+from fedsdg.aggregation.types import Combination, Context, Plan, State, Wrapper
 from fedsdg.files.columns import Column
 from fedsdg.lazy import torch
 from fedsdg.parts import Count
-
-if TYPE_CHECKING:
-    from fedsdg.aggregation.rows import Rows
-    from fedsdg.aggregation.types import Context, State
 
 FEWEST = 4
 """Fewer clients are not judged: the spread of the others says too little."""

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
-
-from pydantic import Field
 
 from fedsdg.aggregation import types
-from fedsdg.aggregation.types import Plan, Rule
-
-if TYPE_CHECKING:
-    from fedsdg.aggregation.rows import Rows
-    from fedsdg.aggregation.types import Context, State
+from fedsdg.aggregation.rows import Rows
+from fedsdg.aggregation.types import Context, Plan, Rule, State
+from fedsdg.parts import Natural
 
 
 class TrimmedMean(Rule):
@@ -22,7 +17,7 @@ class TrimmedMean(Rule):
     Source: Yin et al. 2018, Definition 2.
     """
 
-    f: Annotated[int, Field(ge=0)] = 1
+    f: Natural = 1
     "f, Byzantine clients per round tolerated"
 
     def require(self, cohort: int, clients: int) -> None:

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from fedsdg.federation.conditions.condition import LARGEST, Condition, attackers_in
+from fedsdg.federation.conditions.condition import (
+    LARGEST,
+    ClientData,
+    Condition,
+    attackers_in,
+)
 from fedsdg.files.columns import Column
-from fedsdg.lazy import torch
+from fedsdg.lazy import Tensor, torch
 from fedsdg.parts import Chosen, Part, Share
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedsdg.federation.conditions.condition import ClientData
     from fedsdg.federation.setup import Setup, Updates
     from fedsdg.federation.tasks import Tasks
 

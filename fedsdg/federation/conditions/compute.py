@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedsdg.federation.conditions.condition import LARGEST, Condition
+from fedsdg.federation.conditions.condition import LARGEST, ClientData, Condition
+from fedsdg.federation.phases import Phase
 from fedsdg.files.columns import Column
 from fedsdg.parts import Count
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:
-    from fedsdg.federation.conditions.condition import ClientData
-    from fedsdg.federation.phases import Phase
     from fedsdg.federation.setup import Setup, Updates
 
 
@@ -75,12 +74,10 @@ class Compute(Condition):
                 f"slowest = {self.slowest} is above fastest = {self.fastest} steps in a second; "
                 "exchange them"
             )
-        seconds = self.local_seconds
-        deadline = self.deadline
-        if seconds is not None and deadline is not None and seconds > deadline:
+        if (self.local_seconds or 0.0) > (self.deadline or np.inf):
             raise ValueError(
-                f"clients train for local_seconds = {seconds}, after the deadline = {deadline} of "
-                "the round; no update could ever be in time"
+                f"clients train for local_seconds = {self.local_seconds}, after the deadline = "
+                f"{self.deadline} of the round; no update could ever be in time"
             )
 
     @property

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from fedsdg.files.columns import Column
 from fedsdg.parts import Part
 
 if TYPE_CHECKING:
     from fedsdg.federation.setup import Setup, Updates
     from fedsdg.federation.tasks import Tasks
-    from fedsdg.files.columns import Column
-
 
 LARGEST = 1e6
 """Larger values overflow float32."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from fedsdg.federation.conditions.condition import Condition, clients_in
+from fedsdg.federation.conditions.condition import ClientData, Condition, clients_in
 from fedsdg.files.columns import Column
-from fedsdg.parts import Count, Share
+from fedsdg.parts import Count, Natural, Share
 from fedsdg.rng import stream
-
-if TYPE_CHECKING:
-    from fedsdg.federation.conditions.condition import ClientData
 
 ROTATION = (15.0, 60.0)
 """Degrees of rotation; below 90, so that no digit becomes another one."""
@@ -91,7 +88,7 @@ class LabelConflict(Difference):
 
     stream_name: ClassVar[str] = "label-conflict"
 
-    classes: Annotated[int, Field(ge=0)] = 2
+    classes: Natural = 2
     """number of labels, drawn at random, that are permuted cyclically in random order; 0, as a
     control: both groups are there, and all labels stay as they are"""
 

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from fedsdg.federation.conditions.condition import Condition
+from fedsdg.federation.conditions.condition import Condition, Participation
 from fedsdg.files.columns import Column
 from fedsdg.parts import Share
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:
-    from fedsdg.federation.conditions.condition import Participation
     from fedsdg.federation.setup import Setup
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from fedsdg.federation.conditions.condition import Condition
+from fedsdg.federation.conditions.condition import ClientData, Condition
 from fedsdg.files.columns import Column
-from fedsdg.parts import Share
+from fedsdg.parts import Ends, Share
 from fedsdg.rng import stream
 
-if TYPE_CHECKING:
-    from fedsdg.federation.conditions.condition import ClientData
 
-
-class LabelNoise(Condition):
+class LabelNoise(Ends, Condition):
     """Wrong labels: a rate for each client, drawn uniformly.
 
     A training or validation sample gets, at its client's rate, one of the other classes. A higher
@@ -31,13 +28,6 @@ class LabelNoise(Condition):
     columns: ClassVar = (
         Column("clients", "noise_rate", "float64", "share of its labels that are wrong"),
     )
-
-    def check_fields(self) -> None:
-        """Refuse ends in the wrong order."""
-        if self.low > self.high:
-            raise ValueError(
-                f"low = {self.low} is above high = {self.high}; exchange them, or set low"
-            )
 
     def prepare(self, data: ClientData) -> ClientData:
         """Change labels, and record each client's rate."""

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedsdg.federation.conditions.condition import Condition, clients_in
+from fedsdg import models
+from fedsdg.federation.conditions.condition import ClientData, Condition, clients_in
 from fedsdg.files.columns import Column
 from fedsdg.parts import Share
 from fedsdg.rng import stream
 
 if TYPE_CHECKING:
-    from fedsdg.federation.conditions.condition import ClientData
     from fedsdg.federation.setup import Setup, Updates
     from fedsdg.federation.tasks import Tasks
-    from fedsdg.models import Layout
 
 
 class Quantisation(Condition):
@@ -72,10 +71,9 @@ class Quantisation(Condition):
         position = (values - low) / ((high - low) or 1.0) * steps
         below = np.floor(position)
         share = (below + (generator.random(len(values)) < position - below)) / steps
-        arrived: np.ndarray = low * (1 - share) + high * share
-        return arrived
+        return np.asarray(low * (1 - share) + high * share)
 
-    def message_bytes(self, layout: Layout) -> int:
+    def message_bytes(self, layout: models.Layout) -> int:
         """Return the bytes of one quantised update."""
         from safetensors.numpy import save
 
@@ -84,7 +82,7 @@ class Quantisation(Condition):
         return len(save({"levels": levels, "ends": np.zeros(2)})) if count else 0
 
 
-def trained_columns(layout: Layout) -> np.ndarray:
+def trained_columns(layout: models.Layout) -> np.ndarray:
     """Return which communicated parameters train, bool [d]."""
     trained = [spec.trainable for spec in layout.communicated]
     return np.repeat(trained, [spec.size for spec in layout.communicated])
