@@ -51,7 +51,7 @@ class _PartType(ModelMetaclass):
         try:
             return super().__call__(**values)
         except ValidationError as error:
-            raise error_sentence(error, cls) from None
+            raise error_sentence(error, cls) from None  # type: ignore[arg-type]
 
 
 class Part(BaseModel, metaclass=_PartType):

@@ -156,13 +156,11 @@ def require_unchanged(path: str | Path) -> None:
         ValueError: The file is not the one that was written.
     """
     file = Path(path)
-    hashes = file.with_name(HASHES)
-    if not (hashes.is_file() and file.is_file()):
+    digest = _hashes(file.with_name(HASHES)).get(file.name)
+    if digest is None or not file.is_file():
         return
-    digest = _hashes(hashes).get(file.name)
     stat = file.stat()
-    current = _sha256_once(file.absolute(), stat.st_ino, stat.st_mtime_ns, stat.st_size)
-    if digest not in (None, current):
+    if digest != _sha256_once(file.absolute(), stat.st_ino, stat.st_mtime_ns, stat.st_size):
         raise ValueError(
             f"{file} is damaged or was edited (its SHA-256 is not the one in {HASHES} beside it); "
             f"restore it, or delete {file.parent} and make it again"
@@ -176,6 +174,8 @@ def _sha256_once(file: Path, *_: int) -> str:
 
 def _hashes(file: Path) -> dict[str, str]:
     """Return SHA-256 by file name; a damaged line names a file that does not exist."""
+    if not file.is_file():
+        return {}
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
