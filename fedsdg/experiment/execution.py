@@ -53,14 +53,14 @@ def execute(task: Task, progress: Progress = lambda _: None, *, trace: int = 0) 
         get_or_run(key, run)
         if task.folder is not None:
             copy_to_results(key, task.folder, facts)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         traceback.print_exc(file=sys.stderr)
         return record_failure(task, error, facts, records)
     return None
 
 
 def record_failure(
-    task: Task, error: Exception, facts: Mapping[str, Any], records: Records | None = None
+    task: Task, error: BaseException, facts: Mapping[str, Any], records: Records | None = None
 ) -> str:
     """Write the records of a run that failed, as far as it came.
 
@@ -74,6 +74,8 @@ def record_failure(
         The sentence of the failure.
     """
     sentence = f"{type(error).__name__}: {error}"
+    if isinstance(error, SystemExit):
+        sentence += "; a part tried to end the program: let it raise an error"
     if task.folder is None:
         return sentence
     clear(task.folder)

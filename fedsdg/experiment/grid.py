@@ -8,11 +8,14 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fedsdg.config.backbones import Backbone
+import numpy as np
+
 from fedsdg.config.config import Config
+from fedsdg.data.partition import TRAIN
 from fedsdg.errors import hint
 from fedsdg.experiment.backbones import backbone, backbone_sha256
 from fedsdg.experiment.interruption import Stopped, stopped_by_signals
@@ -24,6 +27,89 @@ from fedsdg.experiment.workers import Failed, Note, Pool, environments, run_task
 
 class GridError(ValueError):
     """Something that many runs depend on cannot be had."""
+
+
+class Prepared(NamedTuple):
+    """What a run needs besides its images."""
+
+    partition: str
+    "SHA-256"
+    backbone: str | None
+    "SHA-256; None if all parameters are trained"
+    sizes: np.ndarray
+    "[K] training samples of every client"
+    notes: list[str]
+    "on the user's own data"
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Does runs of a config in worker processes."""
+
+    config: Config
+    pool: Pool
+    progress: Progress
+    deadline: float | None
+    "the time of the monotonic clock after which no run is started"
+
+    def prepare(self, tasks: Sequence[Task]) -> dict[Path, Prepared]:
+        """Make the partitions and the backbone of runs; return what is known of each partition.
+
+        Raises:
+            GridError: The backbone, a data set or a partition cannot be had.
+        """
+        # A process keeps the images of one data set.
+        in_order = sorted(tasks, key=lambda task: task.run.dataset)
+        distinct = {task.partition: task for task in in_order}
+        prepared = {}
+        with run_tasks(prepare, distinct.values(), self.pool) as outcomes:
+            for task, outcome in outcomes:
+                if isinstance(outcome, Failed):
+                    raise GridError(f"partition {task.partition}: {outcome.message}")
+                prepared[task.partition] = outcome
+        for note in sorted({note for one in prepared.values() for note in one.notes}):
+            self.progress.say(note)
+        return prepared
+
+    def keys(self, tasks: Sequence[Task]) -> list[str]:
+        """Return the addresses of runs, whose partitions and backbone are made."""
+        prepared = self.prepare(tasks)
+        return [task.key(*prepared[task.partition][:2]) for task in tasks]
+
+    def run(
+        self, tasks: Sequence[Task]
+    ) -> AbstractContextManager[Iterator[tuple[Task, str | Failed | None]]]:
+        """Yield an iterator over runs as they end, whose partitions and backbone are made.
+
+        Each comes with its outcome: None, the sentence of a failure, or `Failed` if the worker was
+        killed.
+        """
+        return run_tasks(_execute, tasks, self.pool, self.progress.round, self.deadline)
+
+
+@contextlib.contextmanager
+def runner(config: Config, title: str, jobs: int, minutes: float | None) -> Iterator[Runner]:
+    """Yield a runner; SIGINT and SIGTERM raise ``Stopped`` with a sentence on what is kept.
+
+    Args:
+        config: The config of the runs.
+        title: The first word of each line of progress.
+        jobs: The number of runs side by side.
+        minutes: No run is started after this time.
+    """
+    training = config.training
+    pool = Pool(environments(training.device, training.threads, jobs), config.plugins)
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    with Progress(title) as progress:
+        try:
+            with stopped_by_signals():
+                yield Runner(config, pool, progress, deadline)
+        except Stopped as stop:
+            raise Stopped(
+                stop.args[0],
+                f"stopped: {progress.finished_runs} of {progress.runs} runs are finished, and the "
+                "rounds that others had done are saved; the same command goes on from there",
+            ) from None
 
 
 def run_grid(
@@ -51,30 +137,28 @@ def run_grid(
         ValueError: A word of `only` names nothing of the grid.
         Stopped: A signal ended it; what was done is saved.
     """
-    deadline = deadline_in(minutes)
     tasks = selected(list(tasks_of(config, results)), only)
-    pool = pool_of(config, jobs)
     failures = []
-    with Progress(config.experiment) as progress, stopped_with_a_sentence(progress):
-        keys = prepare(config, tasks, pool, progress)
+    with runner(config, config.experiment, jobs, minutes) as runs:
+        keys = runs.keys(tasks)
         left = [
             task
             for task, key in zip(tasks, keys, strict=True)
             if task.folder is None or not is_current(key, task.folder, task.identity)
         ]
         finished = len(tasks) - len(left)
-        progress.start(left, finished)
-        progress.say(f"{len(tasks)} runs, {finished} of them finished before")
+        runs.progress.start(left, finished)
+        runs.progress.say(f"{len(tasks)} runs, {finished} of them finished before")
         done = 0
-        with run_all(left, pool, progress, deadline) as outcomes:
+        with runs.run(left) as outcomes:
             for task, outcome in outcomes:
                 failure = _recorded(task, outcome)
-                progress.finish(task, failure)
+                runs.progress.finish(task, failure)
                 done += 1
                 if failure is not None:
                     failures.append(f"{task.title}: {failure}")
         if done < len(left):
-            progress.say(f"time is up: {len(left) - done} runs are left; call again to go on")
+            runs.progress.say(f"time is up: {len(left) - done} runs are left; call again to go on")
     return failures
 
 
@@ -96,19 +180,9 @@ def run_here(config: Config, task: Task, trace: int = 0) -> str | None:
     """
     from fedsdg.experiment.execution import execute
 
-    # First of all, so that what cannot be had or divided is known before anything is trained.
-    _, notes = _make_partition(task)
     with Progress(config.experiment) as progress:
-        for note in notes:
+        for note in prepare(task).notes:
             progress.say(note)
-        if task.backbone is not None:
-            recipe = config.backbones[config.backbone]
-            backbone(
-                config.backbone,
-                recipe,
-                task.backbone,
-                checkpoint_seconds=config.checkpoint_seconds,
-            )
         progress.start([task], 0)
         failure = execute(task, lambda record: progress.round(task, record), trace=trace)
         progress.finish(task, failure)
@@ -143,83 +217,6 @@ def _names(task: Task) -> tuple[str, str, str, str]:
     return (run.dataset, run.setting, run.method.label, f"seed~{run.seed}")
 
 
-def deadline_in(minutes: float | None) -> float | None:
-    """Return the time of the monotonic clock so many minutes from now; None: never."""
-    return None if minutes is None else time.monotonic() + 60 * minutes
-
-
-def pool_of(config: Config, jobs: int) -> Pool:
-    """Return the workers of a config's runs, as many as there are jobs."""
-    training = config.training
-    return Pool(environments(training.device, training.threads, jobs), config.plugins)
-
-
-@contextlib.contextmanager
-def stopped_with_a_sentence(progress: Progress) -> Iterator[None]:
-    """Let SIGINT and SIGTERM raise ``Stopped`` with a sentence on what is kept."""
-    try:
-        with stopped_by_signals():
-            yield
-    except Stopped as stop:
-        raise Stopped(
-            stop.args[0],
-            f"stopped: {progress.finished_runs} of {progress.runs} runs are finished, and the "
-            "rounds that others had done are saved; the same command goes on from there",
-        ) from None
-
-
-def prepare(config: Config, tasks: Sequence[Task], pool: Pool, progress: Progress) -> list[str]:
-    """Make the backbone and the partitions of runs, and return the address of each run.
-
-    Args:
-        config: The config of the runs.
-        tasks: The runs.
-        pool: The workers.
-        progress: Shows notes on the user's own data.
-
-    Raises:
-        GridError: The backbone, a data set or a partition cannot be had.
-    """
-    files = {task.backbone for task in tasks if task.backbone is not None}
-    recipe = config.backbones[config.backbone]
-    wanted = [(config.backbone, recipe, file, config.checkpoint_seconds) for file in files]
-    backbones: dict[Path | None, str | None] = {None: None}
-    with run_tasks(_make_backbone, wanted, pool) as outcomes:
-        for (name, _, file, _), outcome in outcomes:
-            if isinstance(outcome, Failed):
-                raise GridError(f"backbone {name}: {outcome.message}")
-            backbones[file] = outcome
-    # A process keeps the images of one data set.
-    distinct = {task.partition: task for task in sorted(tasks, key=lambda task: task.run.dataset)}
-    partitions = {}
-    notes: set[str] = set()
-    with run_tasks(_make_partition, distinct.values(), pool) as outcomes:
-        for task, outcome in outcomes:
-            if isinstance(outcome, Failed):
-                raise GridError(f"partition {task.partition}: {outcome.message}")
-            partitions[task.partition], about_data = outcome
-            notes.update(about_data)
-    for note in sorted(notes):
-        progress.say(note)
-    return [task.key(partitions[task.partition], backbones[task.backbone]) for task in tasks]
-
-
-def run_all(
-    tasks: Sequence[Task], pool: Pool, progress: Progress, deadline: float | None = None
-) -> AbstractContextManager[Iterator[tuple[Task, str | Failed | None]]]:
-    """Yield an iterator over runs as they end, each with its outcome.
-
-    The outcome is None, the sentence of a failure, or `Failed` if the worker was killed.
-
-    Args:
-        tasks: The runs, whose partitions and backbone are made.
-        pool: The workers.
-        progress: Shows their rounds.
-        deadline: The time of the monotonic clock after which no run is started.
-    """
-    return run_tasks(_execute, tasks, pool, progress.round, deadline)
-
-
 def _recorded(task: Task, outcome: str | Failed | None) -> str | None:
     """Return the sentence of a failure; a worker that was killed could not record it."""
     if not isinstance(outcome, Failed):
@@ -232,20 +229,24 @@ def _recorded(task: Task, outcome: str | Failed | None) -> str | None:
 # In workers, which import torch when they have something to do.
 
 
-def _make_backbone(wanted: tuple[str, Backbone, Path, float], _note: Note) -> str:
-    """Return the SHA-256 of a backbone."""
-    name, recipe, file, seconds = wanted
-    return backbone_sha256(backbone(name, recipe, file, checkpoint_seconds=seconds))
-
-
-def _make_partition(task: Task, _note: Note | None = None) -> tuple[str, list[str]]:
-    """Return the SHA-256 of a run's partition, and notes on its data if they are the user's own."""
+def prepare(task: Task, _note: Note | None = None) -> Prepared:
+    """Make the partition and then the backbone of a run, unless they are there."""
     from fedsdg.experiment.material import load_images
     from fedsdg.experiment.partitions import get_or_make
 
-    sha256 = get_or_make(task).sha256
+    # First of all, so that what cannot be had or divided is known before anything is trained.
+    partition = get_or_make(task)
+    sizes = partition.counts(partition.split, 3)[:, TRAIN]
     notes = () if isinstance(task.source, str) else load_images(task.source).notes
-    return sha256, [f"{task.run.dataset}: {note}" for note in notes]
+    sha256 = None
+    if task.backbone is not None:
+        seconds = task.checkpoint_seconds
+        name = task.run.backbone
+        weights = backbone(name, task.recipe, task.backbone, checkpoint_seconds=seconds)
+        sha256 = backbone_sha256(weights)
+    return Prepared(
+        partition.sha256, sha256, sizes, [f"{task.run.dataset}: {note}" for note in notes]
+    )
 
 
 def _execute(task: Task, note: Note) -> str | None:

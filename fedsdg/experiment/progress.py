@@ -1,8 +1,7 @@
 """The progress of many runs: one bar over all rounds on a terminal, plain lines in a log."""
 
-import math
+import os
 import sys
-import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -31,9 +30,10 @@ class Progress:
         self.finished_runs = 0
         self.runs = 0
         self._title = title
-        self._on_terminal = sys.stderr.isatty()
-        self._bar: tqdm[Any] = tqdm(disable=True)
-        self._began = time.monotonic()
+        self._in_log = not sys.stderr.isatty()
+        # Without a terminal it counts, and shows nothing.
+        shown = open(os.devnull, "w") if self._in_log else sys.stderr  # noqa: SIM115
+        self._bar = tqdm(unit="round", total=0, file=shown, leave=False)
         self._last: dict[int, Mapping[str, Any]] = {}
 
     def __enter__(self) -> Self:
@@ -58,23 +58,20 @@ class Progress:
         """Count to the rounds of further runs, some runs having been finished before."""
         self.runs += len(tasks) + finished
         self.finished_runs += finished
-        total = (self._bar.total or 0) + sum(_rounds(task) for task in tasks)
-        if self._bar.total is None:
-            self._began = time.monotonic()
-            self._bar = tqdm(unit="round", disable=not self._on_terminal)
-        self._bar.total = total
+        if not self._bar.total:
+            self._bar.reset()  # The time begins now.
+        self._bar.total = (self._bar.total or 0) + sum(_rounds(task) for task in tasks)
         self._count()
 
     def round(self, task: Task, record: Mapping[str, Any]) -> None:
         """Show a round that a run has done."""
+        last = self._last.get(id(task), {"round": 0})
         # A resumed run does not begin with round 1.
-        self._pass(record["round"] - self._last.get(id(task), {"round": 0})["round"])
-        if record["evaluated"] or id(task) not in self._last:
-            self._last[id(task)] = record
-        else:
-            self._last[id(task)] = {**self._last[id(task)], "round": record["round"]}
+        self._bar.update(record["round"] - last["round"])
+        known = {} if record["evaluated"] else last
+        self._last[id(task)] = {**record, **known, "round": record["round"]}
         self._bar.set_postfix_str(task.title, refresh=False)
-        if not self._on_terminal and record["evaluated"]:
+        if self._in_log and record["evaluated"]:
             self.say(f"{task.title}: round {record['round']}/{_rounds(task)} {_scores(record)}")
 
     def finish(self, task: Task, failure: str | None) -> None:
@@ -82,31 +79,24 @@ class Progress:
         self.finished_runs += 1
         last = self._last.pop(id(task), {"round": 0})
         # Rounds that a failed run lacks, and those of a stored run, keep nobody waiting.
-        self._pass(_rounds(task) - last["round"])
+        self._bar.update(_rounds(task) - last["round"])
         self._count()
         outcome = failure or _scores(last) or "stored before"
-        left = "" if self._on_terminal else self._time_left()
+        left = self._time_left() if self._in_log else ""
         self.say(f"[{self.finished_runs}/{self.runs}] {task.title}: {outcome}{left}")
 
     def _count(self) -> None:
         counted = f"{self._title} [{self.finished_runs}/{self.runs}]"
         self._bar.set_description(counted, refresh=False)
 
-    def _pass(self, rounds: int) -> None:
-        if self._bar.disable:  # It does not count then.
-            self._bar.n += rounds
-        self._bar.update(rounds)
-
     def _time_left(self) -> str:
         """Return what is left if it takes as long as what was done; nothing if it is unknown."""
-        done, total = self._bar.n, self._bar.total or 0
-        if not 0 < done < total:
+        done = self._bar.n
+        rest = (self._bar.total or 0) - done
+        if not done or not rest:
             return ""
-        seconds = (time.monotonic() - self._began) * (total - done) / done
-        for unit, length in (("h", 3600), ("min", 60)):
-            if seconds >= 1.5 * length:
-                return f", about {seconds / length:.0f} {unit} left"
-        return f", about {math.ceil(seconds)} s left"
+        seconds = self._bar.format_dict["elapsed"] * rest / done
+        return f", about {tqdm.format_interval(seconds)} left"
 
 
 def _rounds(task: Task) -> int:

@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedsdg import files
 from fedsdg.config.run import Run
 from fedsdg.experiment.gpu import gpu_facts
@@ -62,9 +60,8 @@ def write_run(folder: Path, run: Run, material: Material, key: str, training: Tr
 def _outcome(run: Run, training: Training) -> dict[str, Any]:
     """Return what a run has come to."""
     rounds = training.records.rounds
-    clients = training.records.clients
     evaluated = [row for row in rounds if row["evaluated"]]
-    selected = selected_round(clients)
+    selected = selected_round(training.records.clients)
     layout = training.setup.layout
     return {
         "last": _metrics(evaluated[-1]),
@@ -76,9 +73,7 @@ def _outcome(run: Run, training: Training) -> dict[str, Any]:
         "client_storage_bytes": training.store.bytes_per_client,
         "communicated_parameters": layout.d,
         "private_parameters": layout.own_parameters,
-        "degenerate_rounds": int(sum(row["degenerate"] for row in rounds)),
         "personal_steps": sum(row["personal_steps"] for row in rounds),
-        **gate_facts(clients, run.training.eta_m),
     }
 
 
@@ -125,33 +120,3 @@ def last_quarter(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if values:
             means[name] = math.fsum(values) / len(values)
     return {**_metrics(means), "evaluations": len(quarter)}
-
-
-def gate_facts(clients: Sequence[Mapping[str, Any]], eta_m: float) -> dict[str, float]:
-    """Return how far gates can have moved in a run, and where they stand in its last evaluation.
-
-    Args:
-        clients: The record of clients. Those that were evaluated last count, but not those that
-            never train.
-        eta_m: The learning rate of gates.
-
-    Returns:
-        `gate_travel`: eta_m times the local steps of a median client. `gates_a`, `gates_b`: the
-        mean gate over blocks and over the clients that agree (all, if none differs) or differ, if
-        they have any. Nothing if no gate is learned.
-    """
-    evaluated = [row for row in clients if row.get("val_accuracy") is not None]
-    last = max((row["round"] for row in evaluated), default=0)
-    final = [row for row in evaluated if row["round"] == last and not row.get("held_out")]
-    if not any(row.get("gates") for row in final):
-        return {}
-    facts = {"gate_travel": eta_m * float(np.median([row["steps"] for row in final]))}
-    for name, differs in (("gates_a", False), ("gates_b", True)):
-        gates = [
-            math.fsum(row["gates"]) / len(row["gates"])
-            for row in final
-            if row.get("gates") and bool(row.get("conflicts")) == differs
-        ]
-        if gates:
-            facts[name] = math.fsum(gates) / len(gates)
-    return facts

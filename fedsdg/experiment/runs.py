@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedsdg.config.backbones import Backbone
 from fedsdg.config.config import Config
 from fedsdg.config.data_sets import dataset_name
 from fedsdg.config.run import Run
@@ -26,7 +27,9 @@ class Task:
     "its data set: a name, or a description of a user's own images"
     partition: Path
     backbone: Path | None
-    "None if all parameters are trained"
+    "its weights; None if all parameters are trained"
+    recipe: Backbone
+    "how they are made"
     folder: Path | None
     "of its results; None: they are in the store alone"
     identity: Mapping[str, Any]
@@ -58,11 +61,13 @@ def task_of(config: Config, run: Run, results: Path = RESULTS) -> Task:
     """
     clients = f"clients~{run.federation.clients}"
     partition = f"{run.dataset}/{clients}/{run.skew}/seed~{run.partition_seed}.parquet"
+    weights = results / "backbones" / f"{config.backbone}.safetensors"
     return Task(
         run=run,
         source=next(one for one in config.datasets if dataset_name(one) == run.dataset),
         partition=results / "partitions" / partition,
-        backbone=backbone_file(config, results),
+        backbone=None if config.trainable == "full" else weights,
+        recipe=config.backbones[config.backbone],
         folder=results / "runs" / config.experiment / run.folder,
         identity=run.identity(config.experiment),
         checkpoint_seconds=config.checkpoint_seconds,
@@ -72,10 +77,3 @@ def task_of(config: Config, run: Run, results: Path = RESULTS) -> Task:
 def tasks_of(config: Config, results: Path = RESULTS) -> Iterator[Task]:
     """Yield the runs of the grid, seed by seed, so that the first seed is complete first."""
     return (task_of(config, run, results) for run in config.runs())
-
-
-def backbone_file(config: Config, results: Path = RESULTS) -> Path | None:
-    """Return the file of the config's backbone; None if all parameters are trained."""
-    if config.trainable == "full":
-        return None
-    return results / "backbones" / f"{config.backbone}.safetensors"

@@ -18,17 +18,11 @@ import yaml
 from fedsdg import files
 from fedsdg.config.config import Config
 from fedsdg.config.data_sets import dataset_name
+from fedsdg.config.search import Interval
 from fedsdg.errors import hint
-from fedsdg.experiment.gate_rate import bounded_space, searched_settings
-from fedsdg.experiment.grid import (
-    deadline_in,
-    pool_of,
-    prepare,
-    run_all,
-    stopped_with_a_sentence,
-)
+from fedsdg.experiment.gate_rate import bounded_space
+from fedsdg.experiment.grid import Runner, runner
 from fedsdg.experiment.points import points
-from fedsdg.experiment.progress import Progress
 from fedsdg.experiment.runs import RESULTS, Task, task_of
 from fedsdg.experiment.store import RESULT, store_failure, stored_failure, stored_run
 from fedsdg.experiment.trials import Row, Trial
@@ -78,20 +72,23 @@ def search(
         GridError: The backbone, a data set or a partition cannot be had.
         Stopped: A signal ended it; what was done is stored.
     """
-    deadline = deadline_in(minutes)
-    first, *others = config.search.seeds
-    rows = _rows(config, first, results)
-    labels = [row.label for row in rows]
+    labels = [entry.label for entry in config.methods if entry.label in config.space]
+    if not labels:
+        raise ValueError(
+            "the config has nothing to search; say under search.space which values of which "
+            "methods to try"
+        )
     for label in only:
         if label not in labels:
             raise ValueError(f"--only {label!r}: no row of the search{hint(label, labels)}")
-    with Progress("search") as progress, stopped_with_a_sentence(progress):
-        trials = [trial for row in rows for trial in row.trials]
-        left = _score(config, trials, only, jobs, progress, deadline)
+    first, *others = config.search.seeds
+    with runner(config, "search", jobs, minutes) as runs:
+        rows = [_row(runs, label, first, results) for label in labels]
+        left = _score(runs, [trial for row in rows for trial in row.trials], only)
         for row in rows:
             row.finalists = _finalists(config, row, others, results)
-        finals = [trial for row in rows for trial in row.finalists if others]
-        left += _score(config, finals, only, jobs, progress, deadline)
+        if others:
+            left += _score(runs, [trial for row in rows for trial in row.finalists], only)
     if left:
         print(f"search: {left} runs are left; give the same command to go on", file=sys.stderr)
     found = {
@@ -106,26 +103,25 @@ def search(
     return found
 
 
-def _rows(config: Config, seed: int, results: Path) -> list[Row]:
-    """Return the rows of the config that have a space, with their trials."""
+def _row(runs: Runner, label: str, seed: int, results: Path) -> Row:
+    """Return a row of the config with its trials."""
+    config = runs.config
+    space = config.space[label]
+    if any(isinstance(axis, Interval) and axis.low is None for axis in space.values()):
+        tasks = _tasks(config, label, {}, seed, results, share=1.0)
+        prepared = runs.prepare(tasks)
+        cells = {
+            f"{task.run.dataset}, {task.run.setting}": (task.run, prepared[task.partition].sizes)
+            for task in tasks
+        }
+        space = bounded_space(space, cells)
     given = config.search.trials
     count = TRIALS if given == "two-stage" else given
-    rows = []
-    for entry in config.methods:
-        space = bounded_space(config, entry)
-        if not space:
-            continue
-        trials = []
-        for number, values in enumerate(points(space, count)):
-            tasks = _tasks(config, entry.label, values, seed, results, share=SHARE)
-            trials.append(Trial(number, values, tasks))
-        rows.append(Row(entry.label, space, trials))
-    if not rows:
-        raise ValueError(
-            "the config has nothing to search; say under search.space which values of which "
-            "methods to try"
-        )
-    return rows
+    trials = []
+    for number, values in enumerate(points(space, count)):
+        tasks = _tasks(config, label, values, seed, results, share=SHARE)
+        trials.append(Trial(number, values, tasks))
+    return Row(label, space, trials)
 
 
 def _finalists(config: Config, row: Row, seeds: Sequence[int], results: Path) -> list[Trial]:
@@ -158,7 +154,7 @@ def _tasks(
     entry = config.method(label).with_values(values)
     datasets = map(dataset_name, config.datasets)
     tasks = []
-    for dataset, setting in itertools.product(datasets, searched_settings(config)):
+    for dataset, setting in itertools.product(datasets, _settings(config)):
         run = config.run(dataset, setting, entry, seed)
         rounds = max(1, round(share * run.federation.rounds))
         federation = run.federation.replaced(
@@ -172,46 +168,55 @@ def _tasks(
     return tasks
 
 
-def _score(
-    config: Config,
-    trials: Sequence[Trial],
-    only: Sequence[str],
-    jobs: int,
-    progress: Progress,
-    deadline: float | None,
-) -> int:
+def _settings(config: Config) -> list[str]:
+    """Return the settings that count in the search of a config.
+
+    Raises:
+        ValueError: The search names a skew that the config does not have.
+    """
+    chosen = config.search.skews or config.settings
+    for name in chosen:
+        if name not in (*config.skews, *config.settings):
+            raise ValueError(
+                f"search.skews: {name!r} is no skew of the experiment{hint(name, config.settings)}"
+            )
+    return [
+        setting
+        for setting in config.settings
+        if setting in chosen or setting.partition("@")[0] in chosen
+    ]
+
+
+def _score(runs: Runner, trials: Sequence[Trial], only: Sequence[str]) -> int:
     """Fill in the scores of trials, and return how many runs are left.
 
     The first trial of every row comes first, then the second: a search that is cut short has tried
     all rows equally often.
     """
     in_order = sorted(trials, key=lambda trial: trial.number)
-    runs = [(trial, task) for trial in in_order for task in trial.tasks]
-    if not runs:
-        return 0
-    pool = pool_of(config, jobs)
-    keys = prepare(config, [task for _, task in runs], pool, progress)
+    pairs = [(trial, task) for trial in in_order for task in trial.tasks]
+    keys = runs.keys([task for _, task in pairs])
     stored = {key for key in keys if stored_run(key) is not None}
     failures = {key: stored_failure(key) for key in keys if key not in stored}
     errors = {key: sentence for key, sentence in failures.items() if sentence is not None}
     chosen = {
         key: task
-        for key, (_, task) in zip(keys, runs, strict=True)
+        for key, (_, task) in zip(keys, pairs, strict=True)
         if key not in stored | errors.keys() and (not only or task.run.method.label in only)
     }
     key_of = {id(task): key for key, task in chosen.items()}
-    progress.start(list(chosen.values()), len(stored) + len(errors))
-    with run_all(list(chosen.values()), pool, progress, deadline) as outcomes:
+    runs.progress.start(list(chosen.values()), len(stored) + len(errors))
+    with runs.run(list(chosen.values())) as outcomes:
         for task, outcome in outcomes:
             key = key_of[id(task)]
-            progress.finish(task, outcome.message if isinstance(outcome, Failed) else outcome)
+            runs.progress.finish(task, outcome.message if isinstance(outcome, Failed) else outcome)
             if outcome is None:
                 stored.add(key)
             elif isinstance(outcome, str) and outcome.startswith(OWN_FAULTS):
                 store_failure(key, outcome)
                 errors[key] = outcome
             # Otherwise the machine is to blame, and the trial stays open.
-    for key, (trial, _) in zip(keys, runs, strict=True):
+    for key, (trial, _) in zip(keys, pairs, strict=True):
         if key in errors:
             trial.scores.append(0.0)
             trial.errors.append(errors[key])

@@ -16,11 +16,13 @@ import fcntl
 import os
 import shutil
 import sys
+import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 from fedsdg import files
 
@@ -36,19 +38,8 @@ RECORDS = ("rounds.parquet", "clients.parquet", "timings.parquet", "provenance.j
 
 
 def store_folder(kind: Literal["runs", "checkpoints", "failures"]) -> Path:
-    """Return the folder of finished runs, of checkpoints or of failures.
-
-    Raises:
-        NotADirectoryError: The folder, or one above it, is a file.
-    """
-    folder = Path(os.environ.get(STORE) or ".fedsdg") / kind
-    for place in (folder, *folder.parents):
-        if place.exists() and not place.is_dir():
-            raise NotADirectoryError(
-                f"the store of finished runs cannot be {folder}, because {place} is a file; name a "
-                f"folder in the environment variable {STORE}"
-            )
-    return folder
+    """Return the folder of finished runs, of checkpoints or of failures."""
+    return Path(os.environ.get(STORE) or ".fedsdg") / kind
 
 
 @cache
@@ -82,7 +73,7 @@ def get_or_run(key: str, run: Callable[[Path], None]) -> Path:
         return target
     for folder in (target.parent, checkpoints.parent):
         _require_writable(folder)
-    with _held(checkpoints):
+    with _held(key):
         if not _is_whole(target):
             _make(target, run)
         shutil.rmtree(checkpoints, ignore_errors=True)
@@ -133,67 +124,34 @@ def _require_writable(folder: Path) -> None:
     """Raise at once if a run would compute for hours and then be lost."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise _unwritable(folder, error.errno or errno.EIO) from None
-    if not os.access(folder, os.W_OK):
-        raise _unwritable(folder, errno.EACCES)
-
-
-def _unwritable(folder: Path, number: int) -> OSError:
-    return OSError(
-        number,
-        f"the store {folder} cannot be written to ({os.strerror(number)}); make it writable, or "
-        f"name another folder in the environment variable {STORE}",
-    )
+        raise OSError(
+            error.errno,
+            f"the store {folder} cannot be written to ({error.strerror}); make it writable, or "
+            f"name another folder in the environment variable {STORE}",
+        ) from None
 
 
 @contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Hold a folder of checkpoints within the block; wait while another process holds it.
+def _held(key: str) -> Iterator[None]:
+    """Hold a run within the block; wait while another process holds it.
 
-    The kernel gives the lock back when its process ends, however it ends. On a file system without
-    locks it is the user's care that one process does a run.
+    A run is a byte of one file, which is locked. The kernel gives a lock back when its process
+    ends, however it ends. On a file system without locks it is the user's care that one process
+    does a run.
     """
-    file = folder / "lock"
-    lock = _locked(file)
-    try:
-        yield
-    finally:
-        # Only a folder without checkpoints can be removed.
-        if _is_open_at(lock, file) and [*folder.iterdir()] == [file]:
-            shutil.rmtree(folder, ignore_errors=True)
-        lock.close()
-
-
-def _locked(file: Path) -> TextIO:
-    """Open a file and lock it; wait until that is possible."""
-    while True:
-        file.parent.mkdir(parents=True, exist_ok=True)
+    place = zlib.crc32(key.encode())
+    with open(store_folder("runs").parent / "lock", "w") as file:
         try:
-            lock = open(file, "w")  # noqa: SIM115 - it is open as long as it is held
-        except FileNotFoundError:  # Its holder has just removed the folder.
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(
-                f"fedsdg: another process is at the same run and holds {file.parent}; waiting",
-                file=sys.stderr,
-                flush=True,
-            )
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+        except (BlockingIOError, PermissionError):
+            print(f"fedsdg: another process is at the run {key}; waiting", file=sys.stderr)
+            fcntl.lockf(file, fcntl.LOCK_EX, 1, place)
         except OSError as error:
             if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
                 raise
-        if _is_open_at(lock, file):
-            return lock
-        lock.close()  # Its holder has removed the file, so the lock keeps nobody out.
-
-
-def _is_open_at(lock: TextIO, file: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(lock.fileno()), os.stat(file))
-    return False
+        yield
 
 
 def copy_to_results(key: str, folder: Path, facts: Mapping[str, Any]) -> None:

@@ -6,7 +6,6 @@ it are done by a new process. No worker outlives the process that started it.
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,11 @@ from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from types import FrameType
 from typing import Any, TypeVar
+
+from fedsdg.config.plugins import load
+from fedsdg.experiment.interruption import Stopped
 
 Task = TypeVar("Task")
 Note = Callable[[Any], None]
@@ -86,12 +89,10 @@ def visible_gpus() -> list[str]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip()]
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return []
-    listed = subprocess.run([command, "-L"], capture_output=True, text=True, check=False).stdout
-    count = sum(line.startswith("GPU ") for line in listed.splitlines())
-    return [str(k) for k in range(count)]
+    with contextlib.suppress(FileNotFoundError):
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+        return [str(k) for k in range(f"\n{listed.stdout}".count("\nGPU "))]
+    return []
 
 
 @contextlib.contextmanager
@@ -115,43 +116,41 @@ def run_tasks(
         on_note: Called with what tasks report.
         deadline: The time of the monotonic clock after which no task is started.
     """
-    free = [_Worker(environment, pool.plugins) for environment in reversed(pool.environments)]
-    busy: dict[Connection, tuple[_Worker, Task]] = {}
-    everyone = list(free)
+    workers = [_Worker(environment, pool.plugins) for environment in pool.environments]
     in_time = (task for task in tasks if deadline is None or time.monotonic() < deadline)
     try:
-        yield _outcomes(function, in_time, free, busy, on_note)
+        yield _outcomes(function, in_time, workers, on_note)
     finally:
-        for worker in everyone:
-            worker.ask_to_end(at_work=worker not in free)
-        for worker in everyone:
+        for worker in workers:
+            worker.ask_to_end()
+        for worker in workers:
             worker.end()
 
 
 def _outcomes(
     function: Callable[[Task, Note], Any],
     left: Iterator[Task],
-    free: list["_Worker"],
-    busy: dict[Connection, tuple["_Worker", Task]],
+    workers: Sequence["_Worker"],
     on_note: Callable[[Task, Any], None],
 ) -> Iterator[tuple[Task, Any]]:
-    """Yield each task with its outcome; workers move between free and busy."""
+    """Yield each task with its outcome."""
     while True:
-        while free and (task := next(left, _NO_TASK)) is not _NO_TASK:
-            worker = free.pop()
-            busy[worker.start(function, task)] = (worker, task)
+        free = [worker for worker in workers if worker.task is _NO_TASK]
+        # In this order no task is taken for which no worker is free.
+        for worker, task in zip(free, left):  # noqa: B905
+            worker.start(function, task)
+        busy = {w.connection: w for w in workers if w.task is not _NO_TASK}
         if not busy:
             return
         for connection in wait(list(busy)):
-            assert isinstance(connection, Connection)
-            worker, task = busy[connection]
+            worker = busy[connection]  # type: ignore[index]
+            task = worker.task
             finished, value = worker.receive()
-            if not finished:
+            if finished:
+                worker.task = _NO_TASK
+                yield task, value
+            else:
                 on_note(task, value)
-                continue
-            del busy[connection]
-            free.append(worker)
-            yield task, value
 
 
 _NO_TASK: Any = object()
@@ -160,91 +159,72 @@ _NO_TASK: Any = object()
 class _Worker:
     """A process that does one task after another, and is replaced when it was killed."""
 
+    task: Any = _NO_TASK
+    "at which it is"
+    connection: Connection
+    "on which the process answers"
+    _process: BaseProcess | None = None
+
     def __init__(self, environment: Mapping[str, str], plugins: tuple[str, ...]) -> None:
         self._environment = environment
         self._plugins = plugins
-        self._process: BaseProcess | None = None
-        self._connection: Connection | None = None
 
-    def start(self, function: Callable[..., Any], task: Any) -> Connection:
-        """Give the process a task, and return the connection on which it answers."""
-        if self._process is not None and self._connection is not None:
-            try:
-                self._connection.send((function, task))
-                return self._connection
-            except OSError:  # It was killed between two tasks.
-                self._bury()
-        connection = self._start_process()
-        # If the new process has ended already, that is the outcome of the task.
+    def start(self, function: Callable[..., Any], task: Any) -> None:
+        """Give the process a task."""
+        self.task = task
+        if self._process is None or not self._process.is_alive():
+            self._process = self._new_process()
+        # If the process has just ended, that is the outcome of the task.
         with contextlib.suppress(OSError):
-            connection.send((function, task))
-        return connection
+            self.connection.send((function, task))
 
-    def _start_process(self) -> Connection:
+    def _new_process(self) -> BaseProcess:
         context = get_context("spawn")
-        ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self._plugins), daemon=True)
+        self.connection, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs, self._plugins), daemon=True)
         before = dict(os.environ)
         os.environ.update(self._environment)
         try:
-            self._process.start()
+            process.start()
         finally:
             os.environ.clear()
             os.environ.update(before)
         theirs.close()  # so that the connection ends with the process
-        self._connection = ours
-        return ours
+        return process
 
     def receive(self) -> tuple[bool, Any]:
         """Return whether the task is finished, and its result or what it reports."""
-        assert self._connection is not None
-        try:
-            finished, value = self._connection.recv()
-        except (EOFError, OSError):
-            return True, self._bury()
-        return finished, value
-
-    def _bury(self) -> Failed:
-        """Take leave of a process that has ended, and say how it ended."""
-        assert self._process is not None and self._connection is not None
-        self._connection.close()
+        assert self._process is not None
+        with contextlib.suppress(EOFError, OSError):
+            finished, value = self.connection.recv()
+            return finished, value
         self._process.join()
         code = self._process.exitcode or 0
-        self._process = None
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         hint = "; memory may be short: fewer --jobs need less" if code == -signal.SIGKILL else ""
-        return Failed("killed", f"its process ended {how}{hint}")
+        return True, Failed("killed", f"its process ended {how}{hint}")
 
-    def ask_to_end(self, *, at_work: bool) -> None:
+    def ask_to_end(self) -> None:
         """Let the process end; one that is at work saves its state."""
-        if self._process is None or self._connection is None:
-            return
-        if at_work:
-            self._process.terminate()
-        self._connection.close()
+        if self._process is not None:
+            if self.task is not _NO_TASK:
+                self._process.terminate()
+            self.connection.close()
 
     def end(self) -> None:
         """Wait for the end of the process, and kill it if that takes too long."""
-        if self._process is None:
-            return
-        self._process.join(PATIENCE)
-        if self._process.is_alive():
+        if self._process is not None:
+            self._process.join(PATIENCE)
             self._process.kill()
             self._process.join()
-        self._process = None
 
 
 def _serve(connection: Connection, plugins: tuple[str, ...]) -> None:
     """Do tasks until the connection ends."""
     # Ctrl-C reaches every process of a terminal; the parent decides, and then terminates.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, _stop)
     threading.Thread(target=_follow_parent, daemon=True).start()
-    if plugins:
-        from fedsdg.config.plugins import load
-
-        for place in plugins:
-            load(place)
 
     def note(value: Any) -> None:
         try:
@@ -253,17 +233,27 @@ def _serve(connection: Connection, plugins: tuple[str, ...]) -> None:
             # The parent is gone, which is no fault of the task: it ends as by a signal.
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+    try:
+        for place in plugins:
+            load(place)
         while True:
             function, task = connection.recv()
             try:
                 outcome = function(task, note)
-            except KeyboardInterrupt:  # The task was stopped by SIGTERM and has saved its state.
-                sys.exit(128 + signal.SIGTERM)
             except Exception as error:
                 traceback.print_exc(file=sys.stderr)
                 outcome = Failed(type(error).__name__, str(error))
             connection.send((True, outcome))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+    except Stopped:  # A task has saved its state.
+        sys.exit(128 + signal.SIGTERM)
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    """End what is done as by a signal; later signals change nothing."""
+    signal.signal(number, signal.SIG_IGN)
+    raise Stopped(number)
 
 
 def _follow_parent() -> None:

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from fedsdg.experiment import search as module
+from fedsdg.experiment.grid import Runner
 from fedsdg.experiment.points import points
 from fedsdg.experiment.search import search, summary_lines
 from fedsdg.experiment.store import store_folder
@@ -22,12 +23,12 @@ def ran(monkeypatch):
     """The tasks that a search runs, which are scored by a formula rather than trained."""
     done = []
 
-    def run_all(tasks, pool, progress, deadline):
+    def run_all(_, tasks):
         done.extend(tasks)
         return _Outcomes([(task, None) for task in tasks])
 
-    monkeypatch.setattr(module, "run_all", run_all)
-    monkeypatch.setattr(module, "prepare", lambda _c, tasks, *_: [t.key("", "") for t in tasks])
+    monkeypatch.setattr(Runner, "run", run_all)
+    monkeypatch.setattr(Runner, "keys", lambda _, tasks: [t.key("", "") for t in tasks])
     monkeypatch.setattr(module, "stored_run", _stored)
     stored.clear()
     monkeypatch.setattr(module, "_validation_accuracy", lambda key: stored[key])
@@ -112,13 +113,13 @@ def test_what_is_stored_is_not_run_again(folder, ran):
 def test_a_failed_trial_counts_0_and_is_not_tried_again(folder, ran, monkeypatch):
     failing = {"sentence": "FloatingPointError: the loss is nan"}
 
-    def run_all(tasks, pool, progress, deadline):
+    def run_all(_, tasks):
         ran.extend(tasks)
         sentence = failing["sentence"]
         outcomes = [(t, sentence if t.run.training.eta_g > 0.05 else None) for t in tasks]
         return _Outcomes(outcomes)
 
-    monkeypatch.setattr(module, "run_all", run_all)
+    monkeypatch.setattr(Runner, "run", run_all)
     found = search(tiny(), OUTPUT)["methods"]["fedavg"]
     assert found["failed"] > 0
     for trial in found["trials"]:
@@ -131,11 +132,11 @@ def test_a_failed_trial_counts_0_and_is_not_tried_again(folder, ran, monkeypatch
 def test_a_trial_that_the_machine_failed_stays_open(folder, ran, monkeypatch):
     outcomes = ["MemoryError: ", Failed("killed", "its process ended by signal 9")]
 
-    def run_all(tasks, pool, progress, deadline):
+    def run_all(_, tasks):
         ran.extend(tasks)
         return _Outcomes([(t, outcomes[k] if k < 2 else None) for k, t in enumerate(tasks)])
 
-    monkeypatch.setattr(module, "run_all", run_all)
+    monkeypatch.setattr(Runner, "run", run_all)
     rows = search(tiny(), OUTPUT)["methods"]
     assert sum(t["score"] is None for row in rows.values() for t in row["trials"]) == 2
     assert all(row["best"] is None for row in rows.values())
@@ -184,7 +185,7 @@ def test_choices_are_all_tried_without_a_number(folder, ran):
     assert rates == [0.001, 0.01, 0.1]
 
 
-def test_a_range_from_the_bound_begins_where_gates_can_move(folder, ran):
+def test_a_range_from_the_bound_begins_where_gates_can_move(folder, forked, ran):
     space = "search.space.fedsdg={eta_m: [bound, 100.0, log]}"
     row = search(tiny(space), OUTPUT)["methods"]["fedsdg"]
     low = row["space"]["eta_m"]["low"]
