@@ -162,7 +162,7 @@ def cost(record: Record) -> Table:
     text = arranged(headed(numbers), lambda row: amount(row["mean"]))
     caption = (
         f"Costs of a run, means over {seeds(numbers)}; target: {TARGET} % of the accuracy of "
-        f"{method_title(YARDSTICK)}, reached by the mean over {SMOOTHED} evaluations."
+        f"FedAvg (uniform), reached by the mean over {SMOOTHED} evaluations."
     )
     return Table("cost", caption, numbers, text)
 
