@@ -8,6 +8,8 @@ import pytest
 import yaml
 
 from fedsdg.cli import main
+from fedsdg.experiment import workers
+from tests.imported import Context
 
 TINY = {
     "experiment": "tiny",
@@ -40,6 +42,7 @@ def experiment(tmp_path_factory):
         patch.chdir(folder)
         for name in ("FEDSDG_STORE", "FEDSDG_CONFIG"):
             patch.delenv(name, raising=False)
+        patch.setattr(workers, "get_context", lambda _: Context())  # Workers start at once.
         Path("tiny.yaml").write_text(yaml.safe_dump(TINY))
         assert main(["grid", "tiny.yaml"]) == 0
         kept = ["--set", "training.save=last", "federation.rounds=2", "--output", "kept"]
@@ -51,6 +54,7 @@ def experiment(tmp_path_factory):
 def here(experiment, monkeypatch):
     """The folder of the experiment, as the working directory."""
     monkeypatch.chdir(experiment)
+    monkeypatch.setattr(workers, "get_context", lambda _: Context())
     for name in ("FEDSDG_STORE", "FEDSDG_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     return experiment
