@@ -11,16 +11,12 @@ from typing import TYPE_CHECKING
 from fedsdg.lazy import at_first_use
 
 if TYPE_CHECKING:
-    from fedsdg.aggregation.api import Aggregated as Aggregated
-    from fedsdg.aggregation.api import aggregate as aggregate
-    from fedsdg.aggregation.by_client import aggregate_by_client as aggregate_by_client
-    from fedsdg.aggregation.files import AggregatedFiles as AggregatedFiles
-    from fedsdg.aggregation.files import aggregate_files as aggregate_files
-    from fedsdg.aggregation.ranks import Ranks as Ranks
-    from fedsdg.aggregation.server_aggregate import (
-        fedsdg_server_aggregate as fedsdg_server_aggregate,
-    )
-    from fedsdg.aggregation.weights import weight_summary as weight_summary
+    from fedsdg.aggregation.api import *  # noqa: F403
+    from fedsdg.aggregation.by_client import *  # noqa: F403
+    from fedsdg.aggregation.files import *  # noqa: F403
+    from fedsdg.aggregation.ranks import *  # noqa: F403
+    from fedsdg.aggregation.server_aggregate import *  # noqa: F403
+    from fedsdg.aggregation.weights import *  # noqa: F403
 
 _HOMES = {
     "Aggregated": "api",

@@ -69,7 +69,7 @@ def aggregate(
         client_params: theta_k: the same for every client, in a list, in a mapping by client id, or
             as the rows of one array [M, …]. Never modified.
         num_samples: One count per client, in a list or a mapping by id; needed by "fedavg".
-        num_batches: The same, of local steps per epoch; needed by Mean("batches").
+        num_batches: The same, of local steps per epoch; needed by Mean(weights="batches").
         client_samples: The counts of all K clients, for rules with a state. Such rules need client
             ids that are whole numbers in 0 … K-1; a list holds all K clients in order.
         num_clients: K, in place of client_samples.

@@ -40,9 +40,8 @@ def take_benchmark(
         )
     chosen = pool[stratified_choice(partition.label[pool], size, generator, keep=int(fixed))]
     taken = np.isin(np.arange(len(partition.split)), chosen)
-    rest = replace(
+    return chosen, replace(
         partition,
         client=np.where(taken, np.int32(-1), partition.client),
         split=np.where(taken, np.int8(LEFT_OUT), partition.split),
     )
-    return chosen, rest

@@ -12,20 +12,12 @@ import string
 import numpy as np
 
 LETTERS = string.ascii_lowercase + string.ascii_uppercase
+_SLANTED = {"Sans": "Oblique", "SansMono": "Oblique", "Serif": "Italic"}
 #: Files of matplotlib's own fonts.
-FONTS = (
-    "DejaVuSans.ttf",
-    "DejaVuSans-Bold.ttf",
-    "DejaVuSans-Oblique.ttf",
-    "DejaVuSans-BoldOblique.ttf",
-    "DejaVuSansMono.ttf",
-    "DejaVuSansMono-Bold.ttf",
-    "DejaVuSansMono-Oblique.ttf",
-    "DejaVuSansMono-BoldOblique.ttf",
-    "DejaVuSerif.ttf",
-    "DejaVuSerif-Bold.ttf",
-    "DejaVuSerif-Italic.ttf",
-    "DejaVuSerif-BoldItalic.ttf",
+FONTS = tuple(
+    f"DejaVu{family}{style}.ttf"
+    for family, slanted in _SLANTED.items()
+    for style in ("", "-Bold", f"-{slanted}", f"-Bold{slanted}")
 )
 _BLOCK = 4  # ink is counted in blocks of 4×4 pixels
 _MASTER = 64  # height and width of the undistorted letters

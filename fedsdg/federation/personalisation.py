@@ -165,7 +165,11 @@ class GatedHead(Personalisation):
     @property
     def adapters(self) -> Mapping[str, Any]:  # type: ignore[override]
         """A gated head."""
-        return {"head": "gated", "gate_init": self.gate_init, "gate_fixed": self.gate_fixed}
+        return {
+            "head": "gated",
+            "gate_init": self.gate_init,
+            "gate_fixed": self.gate_fixed,
+        }
 
 
 class ResidualHead(Personalisation):

@@ -185,7 +185,13 @@ class Setup:
         phase = next(
             phase for phase in self.phases if any(set(moves) <= set(turn) for turn in phase.turns)
         )
-        return replace(phase, epochs=epochs, first=0, turns=(moves,), inexact=False)
+        return replace(
+            phase,
+            epochs=epochs,
+            first=0,
+            turns=(moves,),
+            inexact=False,
+        )
 
     def own_rows(self, results: Results) -> Tensor:
         """Return the private rows that clients keep of their training."""

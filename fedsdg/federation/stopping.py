@@ -43,8 +43,7 @@ class Inexactness(Part):
 
     def prepare(self, data: ClientData) -> ClientData:
         """Draw how inexactly each client solves."""
-        generator = stream("stopping", data.seed)
-        gamma = self.draw(data.num_clients, generator, data.facts.get("speed"))
+        gamma = self.draw(data.num_clients, stream("stopping", data.seed), data.facts.get("speed"))
         return data.with_facts(gamma=gamma)
 
     def draw(

@@ -118,5 +118,10 @@ def _reserve(shape: tuple[int, int], like: Tensor, folder: Path | None) -> Tenso
     with tempfile.NamedTemporaryFile(dir=place) as file:
         # Without room of its own a full disk would kill the process at the first write.
         os.posix_fallocate(file.fileno(), 0, needed)
-        mapped = torch.from_file(file.name, shared=True, size=size, dtype=like.dtype)
+        mapped = torch.from_file(
+            file.name,
+            shared=True,
+            size=size,
+            dtype=like.dtype,
+        )
         return mapped.view(shape)

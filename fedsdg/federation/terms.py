@@ -138,9 +138,10 @@ class Curvature(Term):
 
     def _of_others(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return I and J of the other clients of the last cohort, [a, d] each."""
-        curvature = rows.received["fisher"] - rows.kept["fisher"]
-        pull = rows.received["fisher_theta"] - rows.kept["fisher_theta"]
-        return curvature, pull
+        return (
+            rows.received["fisher"] - rows.kept["fisher"],
+            rows.received["fisher_theta"] - rows.kept["fisher_theta"],
+        )
 
 
 class GatePenalty(Term):

@@ -372,7 +372,11 @@ class CohortTraining:
         table = {"task loss": task, **table, "sum": task + sum(table.values())}
         gates = models.sigmoid(rows.private[:, rows.columns.gates]).cpu().numpy()
         if gates.shape[1]:
-            table |= {"gates min": gates.min(1), "mean": gates.mean(1), "max": gates.max(1)}
+            table |= {
+                "gates min": gates.min(1),
+                "mean": gates.mean(1),
+                "max": gates.max(1),
+            }
         for row, client in enumerate(self.tasks.clients[order][: len(rows)]):
             values = ", ".join(f"{name} {column[row]:.4g}" for name, column in table.items())
             print(f"{self.where}, client {client}, batch {step + 1}: {values}", file=sys.stderr)

@@ -20,7 +20,7 @@ class Mean(Weighed):
         >>> from fedsdg.aggregation import aggregate
         >>> import numpy as np
         >>> clients = [np.array([2.0]), np.array([6.0])]
-        >>> aggregate(Mean("samples"), np.zeros(1), clients, num_samples=[3, 1]).parameters
+        >>> aggregate(Mean(), np.zeros(1), clients, num_samples=[3, 1]).parameters
         array([3.])
     """
 

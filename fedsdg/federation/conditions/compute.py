@@ -83,8 +83,9 @@ class Compute(Condition):
     @property
     def compensates(self) -> bool:
         """Whether updates may be late and count less for it."""
-        some_are_late = self.deadline is not None or self.arrivals is not None
-        return some_are_late and self.late == "compensate"
+        return self.late == "compensate" and (
+            self.deadline is not None or self.arrivals is not None
+        )
 
     def prepare(self, data: ClientData) -> ClientData:
         """Draw the speeds, which are the same in all rounds."""

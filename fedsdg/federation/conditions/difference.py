@@ -163,7 +163,13 @@ class View:
         if self.kind == "rotate":
             from scipy.ndimage import rotate
 
-            values = rotate(images / 255.0, self.angle(), axes=(2, 1), reshape=False, order=1)
+            values = rotate(
+                images / 255.0,
+                self.angle(),
+                axes=(2, 1),
+                reshape=False,
+                order=1,
+            )
         else:
             noise = [
                 stream(*self.source, 1, int(i)).standard_normal(images.shape[1:]) for i in numbers

@@ -84,5 +84,7 @@ class Quantisation(Condition):
 
 def trained_columns(layout: models.Layout) -> np.ndarray:
     """Return which communicated parameters train, bool [d]."""
-    trained = [spec.trainable for spec in layout.communicated]
-    return np.repeat(trained, [spec.size for spec in layout.communicated])
+    return np.repeat(
+        [spec.trainable for spec in layout.communicated],
+        [spec.size for spec in layout.communicated],
+    )
