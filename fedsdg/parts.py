@@ -18,14 +18,18 @@ import copy
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from pydantic._internal._model_construction import ModelMetaclass
 from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
 from fedsdg.errors import ConfigError, error_sentence, hint, shortened
+
+if TYPE_CHECKING:  # The class of models has no public name, which type checkers need.
+    from pydantic._internal._model_construction import ModelMetaclass as _ModelType
+else:
+    _ModelType = type(BaseModel)
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Part")
@@ -38,7 +42,7 @@ Natural = Annotated[int, Field(ge=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 
 
-class _PartType(ModelMetaclass):
+class _PartType(_ModelType):
     """Let a field take the place of a class attribute of a base, such as a default behaviour."""
 
     def __new__(mcs, *arguments: Any, **keywords: Any) -> type:
@@ -51,7 +55,7 @@ class _PartType(ModelMetaclass):
         try:
             return super().__call__(**values)
         except ValidationError as error:
-            raise error_sentence(error, cls) from None  # type: ignore[arg-type]
+            raise error_sentence(error, cast("type[Part]", cls)) from None
 
 
 class Part(BaseModel, metaclass=_PartType):
@@ -265,6 +269,12 @@ def with_parameters(part: P, values: Mapping[str, Any]) -> P:
     return part.replaced(**changed) if changed else part
 
 
+class Gathered(Part):
+    """Base of models whose fields are those of other parts, with their meanings."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False)
+
+
 def checked(
     given: Mapping[str, Any], known: Mapping[str, FieldInfo], place: str = ""
 ) -> dict[str, Any]:
@@ -279,6 +289,6 @@ def checked(
         ConfigError: An unknown name, or a value that its parameter does not allow.
     """
     fields: dict[str, Any] = {key: (info.rebuild_annotation(), info) for key, info in known.items()}
-    model = create_model("Parameters", __base__=Part, **fields)
+    model = create_model("Parameters", __base__=Gathered, **fields)
     values = model.read(dict(given), place)
     return {key: getattr(values, key) for key in given}

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from fedsdg.config.sections import Adapters, Training
-from fedsdg.config.values import Positive, Rate, Seed
+from fedsdg.config.values import Positive
 from fedsdg.data.sources import DATASETS
 from fedsdg.errors import ConfigError, hint
-from fedsdg.parts import Count, Part, Several, Share
+from fedsdg.parts import Count, Natural, NonNegative, Part, Several, Share
 
 LETTERS = "letters"
 LANES = 16
@@ -100,9 +100,9 @@ class Pretrained(Shape, name="pretrain"):
     "the highest, after warm-up"
     beta2: Share = 0.98
     "AdamW's β₂"
-    weight_decay: Rate = 0.05
+    weight_decay: NonNegative = 0.05
     "AdamW's weight decay"
-    warmup_steps: Seed = 300
+    warmup_steps: Natural = 300
     "steps in which the learning rate rises"
     label_smoothing: Share = 0.1
     "share of the label that is spread over all classes"
@@ -119,7 +119,7 @@ class Pretrained(Shape, name="pretrain"):
     "`bfloat16`: by autocast"
     device: Literal["cpu", "cuda"] = "cpu"
     "the last bits of the weights depend on it"
-    seed: Seed = 0
+    seed: Natural = 0
     "of images, initial values and order"
 
     def check_fields(self) -> None:

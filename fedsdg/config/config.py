@@ -22,21 +22,11 @@ from fedsdg.config.run import Run
 from fedsdg.config.scenarios import SECTIONS, Scenario
 from fedsdg.config.search import Axis, Search, read_space
 from fedsdg.config.sections import Adapters, Conditions, Federation, Training
-from fedsdg.config.values import (
-    Name,
-    Names,
-    Rate,
-    Seed,
-    Seeds,
-    Skews,
-    Texts,
-    require_folders,
-    without_null,
-)
+from fedsdg.config.values import Name, Names, Seeds, Skews, Texts, require_folders, without_null
 from fedsdg.data.partition import PartitionSettings
 from fedsdg.data.sources import Source
 from fedsdg.errors import ConfigError, hint, joined, shortened
-from fedsdg.parts import Chosen, Part
+from fedsdg.parts import Chosen, Natural, NonNegative, Part
 
 MOST_DRAWS = 20_000
 """Draws of a partition for a skew that the config was not made for, until clients have enough."""
@@ -57,7 +47,7 @@ class Config(Part):
     "how clients differ in what they hold; quoted"
     seeds: Seeds
     "each determines partition, cohorts, initial values and batches of a run"
-    partition_seed: Seed | None = None
+    partition_seed: Natural | None = None
     "the partition of this seed for all runs; null: of the seed of each run"
     trainable: Literal["adapters", "full"] = "adapters"
     """`adapters` of a frozen backbone, or `full`: all parameters of a small CNN, from scratch, on
@@ -90,7 +80,7 @@ class Config(Part):
     "files of values that searches found, laid over the entries of `methods`, the last one last"
     search: Search = Search()
     "what `fedsdg search` tries"
-    checkpoint_seconds: Rate = 30.0
+    checkpoint_seconds: NonNegative = 30.0
     """a run saves its state after the first round that ends so many seconds after it was last saved
     (0: after every round), and at SIGINT and SIGTERM. No part of a run's address"""
     tables: Names | None = None

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, create_model
+from pydantic import create_model
 
 from fedsdg.config import plugins
 from fedsdg.config.sections import OVERRIDES, Training
@@ -16,13 +16,12 @@ from fedsdg.errors import ConfigError, hint, shortened
 from fedsdg.files.places import root
 from fedsdg.files.yaml_text import read_yaml_file
 from fedsdg.methods.method import Method
-from fedsdg.parts import Part
+from fedsdg.parts import Gathered, Part
 
 
-class Settings(Part):
+class Settings(Gathered):
     """What an entry may say besides the parameters of its method."""
 
-    model_config = ConfigDict(use_attribute_docstrings=False)
     type: str
     name: Name | None = None
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator
 
-from fedsdg.config.values import Positive, Rate, Seed
+from fedsdg.config.values import Positive
 from fedsdg.errors import ConfigError, shortened
 from fedsdg.federation.conditions.attack import Attackers
 from fedsdg.federation.conditions.compute import Compute
@@ -22,7 +22,7 @@ from fedsdg.federation.losses import CrossEntropy, Loss
 from fedsdg.federation.optimisers import Adam, Optimiser
 from fedsdg.files import sha256_file, sha256_json
 from fedsdg.models.adapter_config import AdapterSettings
-from fedsdg.parts import Chosen, Count, Part, Several, Share
+from fedsdg.parts import Chosen, Count, Natural, NonNegative, Part, Several, Share
 
 Million = Annotated[int, Field(ge=1, le=1_000_000)]
 OVERRIDES = ("optimiser", "loss", "eta_g", "eta_p", "eta_m", "private_optimiser", "refresh")
@@ -43,7 +43,7 @@ class Federation(Part):
     "communication rounds"
     evaluate_every: Count = 2
     "rounds between evaluations; the last round is always evaluated"
-    evaluate_from: Seed = 0
+    evaluate_from: Natural = 0
     "the first round that may be evaluated: a search looks at the last quarter alone"
     evaluate_at: Several[Count] | None = None
     """the rounds that are evaluated, rising, in place of `evaluate_every`; the last round always
@@ -106,11 +106,11 @@ class Training(Part):
     `{type: sgd, momentum: 0.9}`"""
     loss: Annotated[Loss, Chosen(Loss)] = CrossEntropy()
     "what clients minimise; with parameters `{type: cross-entropy, label_smoothing: 0.1}`"
-    eta_g: Rate = 3e-3
+    eta_g: NonNegative = 3e-3
     "learning rate of the shared parameters, η_g"
-    eta_p: Rate = 3e-3
+    eta_p: NonNegative = 3e-3
     "learning rate of the private parameters, η_p"
-    eta_m: Rate = 5e-3
+    eta_m: NonNegative = 5e-3
     "learning rate of the gates, η_m"
     threads: Count = 1
     "threads of one run, whatever `--cores` says: sums depend on it"
@@ -127,7 +127,7 @@ class Training(Part):
     private_optimiser: Literal["restart", "keep"] = "restart"
     """what the optimiser remembers of parameters that never leave a client (Adam's moments of
     private parameters, gates and Ditto's own models): `restart` in every round, or `keep`"""
-    refresh: Seed = 0
+    refresh: Natural = 0
     """epochs in which a client trains its private parameters and gates alone, on the current shared
     model, before it is evaluated; discarded afterwards"""
     save: Literal["last", "selected"] | None = None

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from fedsdg.data.skew import parse_skew
 from fedsdg.errors import ConfigError, shortened
-from fedsdg.parts import Several
+from fedsdg.parts import Natural, Several
 
 LONGEST_NAME = 100
 """Folders and temporary files add to a name; file systems allow 255 bytes."""
@@ -89,11 +89,9 @@ def without_null(value: Any) -> Any:
 
 _LIST_OF_TEXTS = {"type": "array", "items": {"type": "string"}}
 Name = Annotated[str, AfterValidator(require_name)]
-Seed = Annotated[int, Field(ge=0)]
-Rate = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(ge=1e-12)]
 Skews = Annotated[Several[Annotated[str, AfterValidator(require_skew)]], AfterValidator(distinct)]
-Seeds = Annotated[Several[Seed], AfterValidator(distinct)]
+Seeds = Annotated[Several[Natural], AfterValidator(distinct)]
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
 """A list of names, which may be empty."""
 Texts = Annotated[
