@@ -1,11 +1,8 @@
 """`fedsdg aggregate`: files in, a file and a report out."""
 
-import contextlib
 import json
 import os
-import re
 import signal
-import struct
 import subprocess
 import sys
 
@@ -103,12 +100,12 @@ def test_rounds_of_a_rule_with_state(federation, capsys, tmp_path):
     ("arguments", "rule", "sentence"),
     [
         ([], "krun", "there is no rule 'krun'; did you mean 'krum'?"),
-        ([], "{type: krum, g: 2}", "rule krum: unknown key 'g'; known are f"),
+        ([], "{type: krum, g: 2}", "unknown key 'g'; known are f"),
         ([], "{type: krum", "--rule '{type: krum' is neither a name nor a row {type: …}"),
         ([], "3", "--rule '3' is neither a name nor a row {type: …}"),
         (["--out", "g.safetensors"], "fedsdg", "g.safetensors exists; choose another name, or"),
         (["--report", "g.safetensors"], "fedsdg", "g.safetensors exists; choose another name, or"),
-        (["--report", "new.safetensors"], "fedsdg", "new.safetensors cannot hold both parameters"),
+        (["--report", "new.safetensors"], "fedsdg", "new.safetensors is to be written, but"),
         (["--report", "no/new.json"], "fedsdg", "no/new.json: there is no folder"),
         (["--clients", "clients/*.st"], "fedsdg", "clients/*.st: there is no such file"),
         (["--num-samples", "none.json"], "fedavg", "none.json"),
@@ -119,7 +116,7 @@ def test_rounds_of_a_rule_with_state(federation, capsys, tmp_path):
         ([], "cgsv", "give client_samples"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(arguments, rule, sentence, federation, capsys, tmp_path):
+def test_wrong_files_are_one_sentence(arguments, rule, sentence, federation, capsys, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     assert command(*arguments, rule=rule) == 2
     said = capsys.readouterr().err.splitlines()
@@ -127,52 +124,24 @@ def test_what_is_wrong_is_one_sentence(arguments, rule, sentence, federation, ca
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_arguments_that_are_none(federation, capsys):
-    for arguments in (["--on-nonfinite", "skip"], ["--clients"]):
-        with pytest.raises(SystemExit, match="2"):
-            command(*arguments)
-    assert command("--upload", "control") == 2
-    assert "is not of the form NAME=FOLDER" in capsys.readouterr().err
-
-
-def test_a_log_has_a_line_for_every_pass(federation, capsys):
-    assert command() == 0
-    printed = capsys.readouterr()
-    passes = json.loads(printed.out)["passes"]
-    lines = printed.err.splitlines()
-    assert [line.partition(":")[0] for line in lines] == [f"pass {n + 1}" for n in range(passes)]
-    assert lines[0] == "pass 1: 31.9kB of 31.9kB" and lines[-1].endswith("31.9kB of 31.9kB")
-
-
-def test_a_terminal_has_a_bar(federation, monkeypatch):
-    pty, termios, fcntl = map(pytest.importorskip, ("pty", "termios", "fcntl"))
-    terminal, end = pty.openpty()
-    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    with os.fdopen(end, "w") as errors:
-        monkeypatch.setattr(sys, "stderr", errors)
-        assert command() == 0
-    shown = b""
-    with contextlib.suppress(OSError):  # EIO: nothing is left, and the other end is closed
-        while part := os.read(terminal, 1 << 16):
-            shown += part
-    os.close(terminal)
-    assert re.search(rb"pass \d: 100%", shown) and b"31.9k/31.9k" in shown
+def test_arguments_that_are_none(federation, refused):
+    words = ["aggregate", "--rule", "krum", "--global", "g.safetensors", "--out", "new"]
+    sentence = refused(*words, "--clients", *FILES, "--on-nonfinite", "skip")
+    assert "'raise', 'drop'" in sentence
+    assert "'--clients'" in refused(*words, "--clients")
+    assert "NAME=FOLDER" in refused(*words, "--clients", *FILES, "--upload", "control")
 
 
 SLOWLY = """
-import contextlib, sys, time
-from fedsdg.experiment.machine import progress
+import sys, time
+from fedsdg.aggregation import files
 from fedsdg.cli import main
 
-@contextlib.contextmanager
-def told():
-    def report(title, done, total):
-        if title == "pass 2":
-            print("writing", flush=True)
-            time.sleep(60)
-    yield report
+def slowly(*given):
+    print("writing", flush=True)
+    time.sleep(60)
 
-progress.byte_progress = told
+files._write_result = slowly
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -191,5 +160,5 @@ def test_a_job_that_is_ended_removes_what_it_has_begun(how, code, federation, tm
         process.send_signal(how)
         assert process.wait(timeout=60) == code
         (said,) = process.stderr.read().decode().splitlines()
-    assert said == "fedsdg: stopped: nothing was written; the same command begins anew"
+    assert said.startswith("fedsdg: interrupted")
     assert sorted(tmp_path.rglob("*")) == before

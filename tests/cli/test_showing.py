@@ -102,9 +102,9 @@ def test_check_refuses_a_partition_that_run_refuses(empty, refused):
 
 
 def test_check_names_the_properties_that_a_plugin_lacks(empty, capsys, said):
-    (empty / "mine.py").write_text(PLUGIN)
+    (empty / "sound.py").write_text(PLUGIN.replace("mine", "sound"))
     (empty / "broken.py").write_text(BROKEN)
-    listed = said("check", "mine.py", "--verbose").splitlines()
+    listed = said("check", "sound.py", "--verbose").splitlines()
     assert sum(line.startswith("ok: ") for line in listed) >= 5
     assert main(["check", "broken.py"]) == 1
     first, *_, last, _ = capsys.readouterr().out.splitlines()
