@@ -32,6 +32,10 @@ def test_without_a_config_the_whole_reproduction_is_planned(project):
     assert len(configs["cross-needs"]["methods"]) == 20
 
 
+def test_runs_are_a_target_of_their_own(project):
+    assert project.planned("runs", *SMOKE) == {"grid": 1}
+
+
 def test_a_number_of_seeds_takes_the_first_of_each_experiment(project):
     project.planned("--config", "seeds=2")
     files = (project.folder / ".fedsdg/config").glob("*/*.yaml")
