@@ -78,7 +78,7 @@ def load(place: str) -> Plugin:
     if known in _LOADED:
         return _LOADED[known]
     if is_file and not path.is_file():
-        raise ConfigError(f"names {place}, but there is no such file")
+        raise ConfigError(f": there is no plugin file {place}; correct its name")
     before = [dict(kind.registry) for kind in KINDS]
     try:
         module = _from_file(path) if is_file else importlib.import_module(place)
@@ -87,7 +87,7 @@ def load(place: str) -> Plugin:
         for kind, registry in zip(KINDS, before, strict=True):
             kind.registry.clear()
             kind.registry.update(registry)
-        raise ConfigError(f"names {place}, which is no plugin: {_said(error, path)}") from error
+        raise ConfigError(f": {place} is no plugin: {_said(error, path)}") from error
     for kind, registry in zip(KINDS, before, strict=True):
         names |= {(kind.__name__.lower(), name) for name in kind.registry.keys() - registry}
     METHODS.update(getattr(module, "METHODS", {}))

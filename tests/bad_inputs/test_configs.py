@@ -85,7 +85,7 @@ REFUSED = [
     ("datasets", ["digit"], "did you mean 'digits'?"),
     ("datasets", [{"name": "pets"}], "needs 'folder' or 'hub'"),
     ("datasets", [{"name": "digits", "folder": "x"}], "digits"),
-    ("plugins", ["nowhere.py"], "plugins names nowhere.py, but there is no such file"),
+    ("plugins", ["nowhere.py"], "plugins: there is no plugin file nowhere.py; correct"),
     ("checkpoint_seconds", float("nan"), "must be a finite number"),
     ("trainable", "full", "works on adapters, but with trainable: full there are none"),
     ("partition_seed", -1, "partition_seed is -1"),
