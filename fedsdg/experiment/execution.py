@@ -41,7 +41,6 @@ def execute(task: Task, progress: Progress = lambda _: None, *, trace: int = 0) 
         require_partition(task.run, material.data, partition)
         key = task.key(partition.sha256, material.backbone_hash)
         facts |= {
-            "address": key,
             "partition_hash": partition.sha256,
             "backbone_hash": material.backbone_hash,
         }

@@ -7,7 +7,7 @@ method is complete before the second begins.
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,6 +48,8 @@ class Runner:
 
     config: Config
     pool: Pool
+    results: Path
+    "the folder of backbones, partitions and runs"
     progress: Progress
     deadline: float | None
     "the time of the monotonic clock after which no run is started"
@@ -88,22 +90,25 @@ class Runner:
 
 
 @contextlib.contextmanager
-def runner(config: Config, title: str, jobs: int, minutes: float | None) -> Iterator[Runner]:
+def runner(
+    config: Config, title: str, results: Path, jobs: int, minutes: float | None
+) -> Iterator[Runner]:
     """Yield a runner; SIGINT and SIGTERM raise ``Stopped`` with a sentence on what is kept.
 
     Args:
         config: The config of the runs.
         title: The first word of each line of progress.
+        results: The folder of backbones, partitions and runs.
         jobs: The number of runs side by side.
         minutes: No run is started after this time.
     """
     training = config.training
     pool = Pool(environments(training.device, training.threads, jobs), config.plugins)
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    with Progress(title) as progress:
+    with closing(Progress(title)) as progress:
         try:
             with stopped_by_signals():
-                yield Runner(config, pool, progress, deadline)
+                yield Runner(config, pool, results, progress, deadline)
         except Stopped as stop:
             raise Stopped(
                 stop.args[0],
@@ -139,7 +144,7 @@ def run_grid(
     """
     tasks = selected(list(tasks_of(config, results)), only)
     failures = []
-    with runner(config, config.experiment, jobs, minutes) as runs:
+    with runner(config, config.experiment, results, jobs, minutes) as runs:
         keys = runs.keys(tasks)
         left = [
             task
@@ -180,7 +185,7 @@ def run_here(config: Config, task: Task, trace: int = 0) -> str | None:
     """
     from fedsdg.experiment.execution import execute
 
-    with Progress(config.experiment) as progress:
+    with closing(Progress(config.experiment)) as progress:
         for note in prepare(task).notes:
             progress.say(note)
         progress.start([task], 0)

@@ -58,14 +58,16 @@ def stopped_by_signals(*, at_once: bool = True) -> Iterator[Callable[[], None]]:
     if threading.current_thread() is not threading.main_thread():
         yield check
         return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    ours = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
-    for number in ours:
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {
+        n: handler for n, handler in handlers.items() if handler not in (signal.SIG_IGN, None)
+    }
+    for number in before:
         signal.signal(number, handle)
     try:
         yield check
     finally:
-        for number in ours:
-            signal.signal(number, before[number])
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if not at_once:
         check()

@@ -57,6 +57,7 @@ class Material:
         }
 
 
+@lru_cache(maxsize=1)
 def load_images(source: str | Source) -> ImageData:
     """Load a data set; a process keeps it until it needs another.
 
@@ -67,11 +68,6 @@ def load_images(source: str | Source) -> ImageData:
         FileNotFoundError: There is nothing to load.
         ValueError: The data are not as they are described.
     """
-    return _load_images(source)
-
-
-@lru_cache(maxsize=1)
-def _load_images(source: str | Source) -> ImageData:
     if isinstance(source, Source):
         return load(source)
     if source in plugins.DATASETS:

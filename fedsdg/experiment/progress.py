@@ -3,8 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tqdm import tqdm
 
@@ -19,7 +18,7 @@ SHOWN = (
 
 
 class Progress:
-    """Shows rounds and finished runs on standard error. To be used as a context."""
+    """Shows rounds and finished runs on standard error. To be closed at the end."""
 
     def __init__(self, title: str) -> None:
         """Begin without a bar; `start` adds it.
@@ -36,16 +35,7 @@ class Progress:
         self._bar = tqdm(unit="round", total=0, file=shown, leave=False)
         self._last: dict[int, Mapping[str, Any]] = {}
 
-    def __enter__(self) -> Self:
-        """Return the progress."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Close the bar."""
         self._bar.close()
 
@@ -55,7 +45,12 @@ class Progress:
         sys.stderr.flush()
 
     def start(self, tasks: list[Task], finished: int) -> None:
-        """Count to the rounds of further runs, some runs having been finished before."""
+        """Count to the rounds of further runs.
+
+        Args:
+            tasks: The runs.
+            finished: The number of runs that were finished before.
+        """
         self.runs += len(tasks) + finished
         self.finished_runs += finished
         if not self._bar.total:
@@ -64,7 +59,12 @@ class Progress:
         self._count()
 
     def round(self, task: Task, record: Mapping[str, Any]) -> None:
-        """Show a round that a run has done."""
+        """Show a round that a run has done.
+
+        Args:
+            task: The run.
+            record: The record of the round, or what is shown of it.
+        """
         last = self._last.get(id(task), {"round": 0})
         # A resumed run does not begin with round 1.
         self._bar.update(record["round"] - last["round"])
@@ -75,7 +75,12 @@ class Progress:
             self.say(f"{task.title}: round {record['round']}/{_rounds(task)} {_scores(record)}")
 
     def finish(self, task: Task, failure: str | None) -> None:
-        """Show a run that is over, with the accuracy of its last round or its failure."""
+        """Show a run that is over, with the accuracy of its last round or its failure.
+
+        Args:
+            task: The run.
+            failure: The sentence of its failure, if it failed.
+        """
         self.finished_runs += 1
         last = self._last.pop(id(task), {"round": 0})
         # Rounds that a failed run lacks, and those of a stored run, keep nobody waiting.

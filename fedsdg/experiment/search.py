@@ -25,7 +25,7 @@ from fedsdg.experiment.grid import Runner, runner
 from fedsdg.experiment.points import points
 from fedsdg.experiment.runs import RESULTS, Task, task_of
 from fedsdg.experiment.store import RESULT, store_failure, stored_failure, stored_run
-from fedsdg.experiment.trials import Row, Trial
+from fedsdg.experiment.trials import Outcome, Row, Trial
 from fedsdg.experiment.workers import Failed
 
 TRIALS = 24
@@ -82,13 +82,13 @@ def search(
         if label not in labels:
             raise ValueError(f"--only {label!r}: no row of the search{hint(label, labels)}")
     first, *others = config.search.seeds
-    with runner(config, "search", jobs, minutes) as runs:
-        rows = [_row(runs, label, first, results) for label in labels]
-        left = _score(runs, [trial for row in rows for trial in row.trials], only)
+    with runner(config, "search", results, jobs, minutes) as runs:
+        rows = [_row(runs, label, first) for label in labels]
+        left = _run(runs, [trial for row in rows for trial in row.trials], only)
         for row in rows:
-            row.finalists = _finalists(config, row, others, results)
+            row.finalists = _finalists(runs, row, others)
         if others:
-            left += _score(runs, [trial for row in rows for trial in row.finalists], only)
+            left += _run(runs, [trial for row in rows for trial in row.finalists], only)
     if left:
         print(f"search: {left} runs are left; give the same command to go on", file=sys.stderr)
     found = {
@@ -103,28 +103,26 @@ def search(
     return found
 
 
-def _row(runs: Runner, label: str, seed: int, results: Path) -> Row:
+def _row(runs: Runner, label: str, seed: int) -> Row:
     """Return a row of the config with its trials."""
-    config = runs.config
-    space = config.space[label]
+    space = runs.config.space[label]
     if any(isinstance(axis, Interval) and axis.low is None for axis in space.values()):
-        tasks = _tasks(config, label, {}, seed, results, share=1.0)
+        tasks = _tasks(runs, label, {}, seed, 1.0)
         prepared = runs.prepare(tasks)
         cells = {
             f"{task.run.dataset}, {task.run.setting}": (task.run, prepared[task.partition].sizes)
             for task in tasks
         }
         space = bounded_space(space, cells)
-    given = config.search.trials
+    given = runs.config.search.trials
     count = TRIALS if given == "two-stage" else given
     trials = []
     for number, values in enumerate(points(space, count)):
-        tasks = _tasks(config, label, values, seed, results, share=SHARE)
-        trials.append(Trial(number, values, tasks))
+        trials.append(Trial(number, values, _tasks(runs, label, values, seed, SHARE)))
     return Row(label, space, trials)
 
 
-def _finalists(config: Config, row: Row, seeds: Sequence[int], results: Path) -> list[Trial]:
+def _finalists(runs: Runner, row: Row, seeds: Sequence[int]) -> list[Trial]:
     """Return the best trials of a row as they run again; with one seed, the best as it is."""
     if not seeds:
         return row.ranked()[:1]
@@ -132,25 +130,20 @@ def _finalists(config: Config, row: Row, seeds: Sequence[int], results: Path) ->
     for trial in row.ranked()[:FINALISTS]:
         tasks = []
         for seed in seeds:
-            tasks += _tasks(config, row.label, trial.parameters, seed, results, share=1.0)
+            tasks += _tasks(runs, row.label, trial.parameters, seed, 1.0)
         finalists.append(Trial(trial.number, trial.parameters, tasks))
     return finalists
 
 
 def _tasks(
-    config: Config,
-    label: str,
-    values: Mapping[str, Any],
-    seed: int,
-    results: Path,
-    *,
-    share: float,
+    runs: Runner, label: str, values: Mapping[str, Any], seed: int, share: float
 ) -> list[Task]:
     """Return the runs of a trial: its values in every cell that the search counts.
 
     They are evaluated on validation samples alone, in the last quarter of their rounds, which is
     what is scored. `share` is that of the rounds of the config.
     """
+    config = runs.config
     entry = config.method(label).with_values(values)
     datasets = map(dataset_name, config.datasets)
     tasks = []
@@ -163,72 +156,54 @@ def _tasks(
             evaluate_from=3 * rounds // 4 + 1,
             evaluate="validation",
         )
-        task = task_of(config, run.replaced(federation=federation), results)
+        task = task_of(config, run.replaced(federation=federation), runs.results)
         tasks.append(replace(task, folder=None))
     return tasks
 
 
 def _settings(config: Config) -> list[str]:
-    """Return the settings that count in the search of a config.
-
-    Raises:
-        ValueError: The search names a skew that the config does not have.
-    """
+    """Return the settings that count in the search of a config."""
     chosen = config.search.skews or config.settings
     for name in chosen:
         if name not in (*config.skews, *config.settings):
             raise ValueError(
                 f"search.skews: {name!r} is no skew of the experiment{hint(name, config.settings)}"
             )
-    return [
-        setting
-        for setting in config.settings
-        if setting in chosen or setting.partition("@")[0] in chosen
-    ]
+    return [one for one in config.settings if {one, one.partition("@")[0]} & set(chosen)]
 
 
-def _score(runs: Runner, trials: Sequence[Trial], only: Sequence[str]) -> int:
-    """Fill in the scores of trials, and return how many runs are left.
+def _run(runs: Runner, trials: Sequence[Trial], only: Sequence[str]) -> int:
+    """Do the runs of trials that are not done, and return how many are left.
 
     The first trial of every row comes first, then the second: a search that is cut short has tried
     all rows equally often.
     """
     in_order = sorted(trials, key=lambda trial: trial.number)
-    pairs = [(trial, task) for trial in in_order for task in trial.tasks]
-    keys = runs.keys([task for _, task in pairs])
-    stored = {key for key in keys if stored_run(key) is not None}
-    failures = {key: stored_failure(key) for key in keys if key not in stored}
-    errors = {key: sentence for key, sentence in failures.items() if sentence is not None}
-    chosen = {
-        key: task
-        for key, (_, task) in zip(keys, pairs, strict=True)
-        if key not in stored | errors.keys() and (not only or task.run.method.label in only)
-    }
-    key_of = {id(task): key for key, task in chosen.items()}
-    runs.progress.start(list(chosen.values()), len(stored) + len(errors))
-    with runs.run(list(chosen.values())) as outcomes:
+    tasks = [task for trial in in_order for task in trial.tasks]
+    keys = runs.keys(tasks)
+    key_of = {id(task): key for task, key in zip(tasks, keys, strict=True)}
+    # Trials at the same point have the same runs.
+    distinct = dict(zip(keys, tasks, strict=True))
+    wanted = [task for task in distinct.values() if not only or task.run.method.label in only]
+    open_ = [task for task in wanted if _outcome(key_of[id(task)]) is None]
+    runs.progress.start(open_, len(wanted) - len(open_))
+    with runs.run(open_) as outcomes:
         for task, outcome in outcomes:
-            key = key_of[id(task)]
-            runs.progress.finish(task, outcome.message if isinstance(outcome, Failed) else outcome)
-            if outcome is None:
-                stored.add(key)
-            elif isinstance(outcome, str) and outcome.startswith(OWN_FAULTS):
-                store_failure(key, outcome)
-                errors[key] = outcome
+            failure = outcome.message if isinstance(outcome, Failed) else outcome
+            runs.progress.finish(task, failure)
             # Otherwise the machine is to blame, and the trial stays open.
-    for key, (trial, _) in zip(keys, pairs, strict=True):
-        if key in errors:
-            trial.scores.append(0.0)
-            trial.errors.append(errors[key])
-        elif key in stored:
-            trial.scores.append(_validation_accuracy(key))
-    return len(chosen.keys() - errors.keys() - stored)
+            if isinstance(outcome, str) and outcome.startswith(OWN_FAULTS):
+                store_failure(key_of[id(task)], outcome)
+    for trial in trials:
+        trial.outcomes = [_outcome(key_of[id(task)]) for task in trial.tasks]
+    return sum(_outcome(key_of[id(task)]) is None for task in open_)
 
 
-def _validation_accuracy(key: str) -> float:
-    """Return the score of a stored run."""
+def _outcome(key: str) -> Outcome:
+    """Return what the store says of a run."""
     folder = stored_run(key)
-    assert folder is not None
+    if folder is None:
+        return stored_failure(key)
     accuracy = files.read_json(folder / RESULT)["quarter"]["val_accuracy"]
     if accuracy is None:
         raise ValueError(

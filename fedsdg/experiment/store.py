@@ -106,7 +106,12 @@ def stored_run(key: str) -> Path | None:
 
 
 def store_failure(key: str, sentence: str) -> None:
-    """Keep the sentence of a run that would fail again."""
+    """Keep the sentence of a run that would fail again.
+
+    Args:
+        key: The address of the run.
+        sentence: The sentence.
+    """
     files.write_json(store_folder("failures") / f"{key}.json", {"error": sentence})
 
 
@@ -170,7 +175,8 @@ def copy_to_results(key: str, folder: Path, facts: Mapping[str, Any]) -> None:
             with files.atomic_path(folder / name) as temporary:
                 shutil.copyfile(stored / name, temporary)
     outcome = files.read_json(stored / RESULT)
-    files.write_json(folder / RESULT, {**facts, "status": "ok", "error": None, **outcome})
+    result = {**facts, "address": key, "status": "ok", "error": None, **outcome}
+    files.write_json(folder / RESULT, result)
     files.write_hashes(folder, names)
 
 
@@ -190,13 +196,12 @@ def is_current(key: str, folder: Path, facts: Mapping[str, Any]) -> bool:
         folder: The folder of results.
         facts: As for ``copy_to_results``.
     """
-    if not all((folder / name).is_file() for name in (*RECORDS, files.HASHES)):
+    if not (folder / files.HASHES).is_file():
         return False
     fault = files.changed_file(folder)
     if fault is not None:
         print(f"fedsdg: {fault}; it is copied or made again", file=sys.stderr)
         return False
     result = files.read_json(folder / RESULT)
-    made = files.read_json(folder / "provenance.json").get("address")
-    expected = {**facts, "status": "ok"}
-    return made == key and all(result.get(name) == value for name, value in expected.items())
+    expected = {**facts, "address": key, "status": "ok"}
+    return all(result.get(name) == value for name, value in expected.items())

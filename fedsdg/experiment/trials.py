@@ -8,6 +8,9 @@ from fedsdg.config.search import Axis
 from fedsdg.experiment.points import edge, expected_best
 from fedsdg.experiment.runs import Task
 
+Outcome = float | str | None
+"""Of a run: its validation accuracy, the sentence of its failure, or None if it is not done."""
+
 
 @dataclass
 class Trial:
@@ -16,15 +19,22 @@ class Trial:
     number: int
     parameters: dict[str, Any]
     tasks: list[Task]
-    scores: list[float] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    "of its runs"
+
+    @property
+    def errors(self) -> list[str]:
+        """The sentences of the runs that failed."""
+        return [outcome for outcome in self.outcomes if isinstance(outcome, str)]
 
     @property
     def score(self) -> float | None:
-        """The mean over its runs; None until all are done, since parts cannot be compared."""
-        if not self.tasks or len(self.scores) < len(self.tasks):
+        """The mean over its runs, failed ones as 0; None until all are done."""
+        scores = [0.0 if isinstance(one, str) else one for one in self.outcomes]
+        known = [score for score in scores if score is not None]
+        if not known or len(known) < len(scores):
             return None
-        return round(sum(self.scores) / len(self.scores), 6)
+        return round(sum(known) / len(known), 6)
 
     def facts(self) -> dict[str, Any]:
         """Return what the file of the search says of it."""

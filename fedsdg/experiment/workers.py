@@ -47,9 +47,8 @@ PATIENCE = 30
 class Failed:
     """A task without a result."""
 
-    kind: str
-    "the name of the exception, or `killed`"
     message: str
+    "of the exception, or how the process ended"
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ class _Worker:
         code = self._process.exitcode or 0
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         hint = "; memory may be short: fewer --jobs need less" if code == -signal.SIGKILL else ""
-        return True, Failed("killed", f"its process ended {how}{hint}")
+        return True, Failed(f"its process ended {how}{hint}")
 
     def ask_to_end(self) -> None:
         """Let the process end; one that is at work saves its state."""
@@ -242,7 +241,7 @@ def _serve(connection: Connection, plugins: tuple[str, ...]) -> None:
                 outcome = function(task, note)
             except Exception as error:
                 traceback.print_exc(file=sys.stderr)
-                outcome = Failed(type(error).__name__, str(error))
+                outcome = Failed(str(error))
             connection.send((True, outcome))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return

@@ -119,7 +119,7 @@ def test_a_failed_run_is_a_line_and_the_others_are_done(folder, forked):
 def test_a_killed_worker_is_a_failed_run(folder, forked):
     config = tiny("skews=[iid]", "seeds=[0]")
     task = next(tasks_of(config))
-    sentence = grid._recorded(task, Failed("killed", "its process ended by signal 9"))
+    sentence = grid._recorded(task, Failed("its process ended by signal 9"))
     result = read_json(task.folder / "result.json")
     assert result["status"] == "failed" and result["error"] == sentence
     assert run_grid(config) == []

@@ -11,7 +11,7 @@ from fedsdg.experiment import search as module
 from fedsdg.experiment.grid import Runner
 from fedsdg.experiment.points import points
 from fedsdg.experiment.search import search, summary_lines
-from fedsdg.experiment.store import store_folder
+from fedsdg.experiment.store import store_folder, stored_failure
 from fedsdg.experiment.workers import Failed
 from tests.experiment.conftest import tiny
 
@@ -29,17 +29,12 @@ def ran(monkeypatch):
 
     monkeypatch.setattr(Runner, "run", run_all)
     monkeypatch.setattr(Runner, "keys", lambda _, tasks: [t.key("", "") for t in tasks])
-    monkeypatch.setattr(module, "stored_run", _stored)
     stored.clear()
-    monkeypatch.setattr(module, "_validation_accuracy", lambda key: stored[key])
+    monkeypatch.setattr(module, "_outcome", lambda key: stored.get(key, stored_failure(key)))
     return done
 
 
 stored: dict[str, float] = {}
-
-
-def _stored(key):
-    return Path(key) if key in stored else None
 
 
 class _Outcomes:
@@ -130,7 +125,7 @@ def test_a_failed_trial_counts_0_and_is_not_tried_again(folder, ran, monkeypatch
 
 
 def test_a_trial_that_the_machine_failed_stays_open(folder, ran, monkeypatch):
-    outcomes = ["MemoryError: ", Failed("killed", "its process ended by signal 9")]
+    outcomes = ["MemoryError: ", Failed("its process ended by signal 9")]
 
     def run_all(_, tasks):
         ran.extend(tasks)
