@@ -3,6 +3,7 @@
 import copy
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -17,7 +18,7 @@ from fedsdg.errors import ConfigError
 from fedsdg.federation.conditions.attack import Attack
 from fedsdg.federation.losses import Loss
 from fedsdg.federation.optimisers import Optimiser
-from fedsdg.parts import Part, plain
+from fedsdg.parts import Part, parameters, plain
 from tests.own_images import stamped, write_table
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +70,10 @@ def defaults():
             value = info.default
             named = isinstance(value, Part) and value.registered_as
             found[f"{section}.{name}"] = named or plain(value)
+            for part in get_args(info.annotation):
+                for field, inner in getattr(part, "model_fields", {}).items():
+                    if not inner.is_required():
+                        found[f"{section}.{name}.{field}"] = plain(inner.default)
     for kind, parts in (("optimiser", Optimiser), ("loss", Loss), ("attack", Attack)):
         for name, part in parts.registry.items():
             for field, info in part.model_fields.items():
@@ -76,12 +81,16 @@ def defaults():
     for name, row in plugins.METHODS.items():
         for field, info in row.parameters.items():
             found[f"{name}.{field}"] = plain(info.default)
+        known = parameters(*row.parts)
+        fixed = {field: known[field].default for field in row.fixed}
+        for field, value in {**fixed, **row.training, "optimiser": row.optimiser}.items():
+            found[f"{name}, prescribed {field}"] = plain(value)
     return found
 
 
 def test_no_default_has_moved():
     known = json.loads(DEFAULTS.read_text())
-    assert {name: known.get(name, "…") for name in defaults()} == defaults()
+    assert known == defaults()
 
 
 def test_what_is_laid_over_a_config_under_a_scenario(base):
