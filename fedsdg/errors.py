@@ -147,8 +147,8 @@ def _value_type(annotation: Any) -> Any:
     """Return the type of the values if an annotation is of a mapping, else None."""
     if get_origin(annotation) in (dict, Mapping):
         return get_args(annotation)[1]
-    found = (_value_type(one) for one in get_args(annotation))
-    return next((one for one in found if one is not None), None)
+    types = (_value_type(one) for one in get_args(annotation))
+    return next((one for one in types if one is not None), None)
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

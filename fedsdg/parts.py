@@ -134,12 +134,12 @@ class Part(BaseModel, metaclass=_PartType):
 
         It is what is hashed: a field that is added later changes no older hash.
         """
-        found: dict[str, Any] = {"type": self.registered_as} if self.registered_as else {}
+        values: dict[str, Any] = {"type": self.registered_as} if self.registered_as else {}
         for key, info in type(self).model_fields.items():
             value = getattr(self, key)
             if info.is_required() or value != info.get_default(call_default_factory=True):
-                found[key] = plain(value)
-        return found
+                values[key] = plain(value)
+        return values
 
 
 @dataclass(frozen=True)
@@ -228,16 +228,16 @@ def parameters(*parts: Part) -> dict[str, FieldInfo]:
     Raises:
         ValueError: Two parts own a parameter of the same name.
     """
-    found: dict[str, FieldInfo] = {}
+    fields: dict[str, FieldInfo] = {}
     owners: dict[str, str] = {}
     for part in parts:
         for owner, key, info in _owned(part):
-            if key in found:
+            if key in fields:
                 both = f"both {owners[key]} and {owner} own a parameter {key!r}"
                 raise ValueError(f"{both}; rename one of them")
             owners[key] = owner
-            found[key] = info
-    return found
+            fields[key] = info
+    return fields
 
 
 def _owned(part: Part) -> Iterator[tuple[str, str, FieldInfo]]:

@@ -17,19 +17,19 @@ def read_datasets(given: Any) -> tuple[str | Source, ...]:
     if not isinstance(given, list | tuple) or not given:
         raise ConfigError(f"is {shortened(given)}, but must be a list with at least one entry")
     known = [*DATASETS, *plugins.DATASETS]
-    found: list[str | Source] = []
+    sources: list[str | Source] = []
     for entry in given:
         if isinstance(entry, Mapping | Source):
             source = Source.read(entry)
             if source.name in known:
                 raise ConfigError(f"has {source.name!r}, which is a data set already; rename yours")
-            found.append(source)
+            sources.append(source)
         elif entry in known:
-            found.append(entry)
+            sources.append(entry)
         else:
             raise ConfigError(f"names no known data set: {shortened(entry)}{hint(entry, known)}")
-    distinct(tuple(dataset_name(one) for one in found))
-    return tuple(found)
+    distinct(tuple(dataset_name(one) for one in sources))
+    return tuple(sources)
 
 
 def dataset_name(dataset: str | Source) -> str:

@@ -60,10 +60,10 @@ class Entry(Part):
 
 def find(name: Any) -> Method:
     """Return the method of a name, or raise ConfigError with the closest one."""
-    known = plugins.METHODS
-    if not isinstance(name, str) or name not in known:
-        raise ConfigError(f"names no known method: {shortened(name)}{hint(name, known)}")
-    return known[name]
+    methods = plugins.METHODS
+    if not isinstance(name, str) or name not in methods:
+        raise ConfigError(f"names no methods method: {shortened(name)}{hint(name, methods)}")
+    return methods[name]
 
 
 @cache

@@ -72,19 +72,19 @@ def merged(
     for file in map(named_file, paths):
         files += [below for below in _files_below(file) if below not in files]
         files.append(file)
-    found: dict[str, Any] = {}
+    whole: dict[str, Any] = {}
     for file in files:
         content = _content(file)
         for key in {"about", OVER} | ({"search"} & set(content)):
-            found.pop(key, None)
-        found = overlay(found, content)
-    found.pop(OVER, None)
+            whole.pop(key, None)
+        whole = overlay(whole, content)
+    whole.pop(OVER, None)
     for setting in settings:
-        found = overlay(found, _setting(setting))
-    listed = found.get("plugins") or []
+        whole = overlay(whole, _setting(setting))
+    listed = whole.get("plugins") or []
     if plugins and isinstance(listed, list):
-        found["plugins"] = [*listed, *(place for place in plugins if place not in listed)]
-    return found
+        whole["plugins"] = [*listed, *(place for place in plugins if place not in listed)]
+    return whole
 
 
 def load(

@@ -74,9 +74,9 @@ def load(place: str) -> Plugin:
     """
     path = Path(place)
     is_file = path.suffix == ".py"
-    known = str(path.resolve()) if is_file else place
-    if known in _LOADED:
-        return _LOADED[known]
+    key = str(path.resolve()) if is_file else place
+    if key in _LOADED:
+        return _LOADED[key]
     if is_file and not path.is_file():
         raise ConfigError(f": there is no plugin file {place}; correct its name")
     before = [dict(kind.registry) for kind in KINDS]
@@ -87,14 +87,14 @@ def load(place: str) -> Plugin:
         for kind, registry in zip(KINDS, before, strict=True):
             kind.registry.clear()
             kind.registry.update(registry)
-        raise ConfigError(f": {place} is no plugin: {_said(error, path)}") from error
+        raise ConfigError(f": {place} is no plugin: {_sentence(error, path)}") from error
     for kind, registry in zip(KINDS, before, strict=True):
         names |= {(kind.__name__.lower(), name) for name in kind.registry.keys() - registry}
     METHODS.update(getattr(module, "METHODS", {}))
     DATASETS.update(getattr(module, "DATASETS", {}))
     sha256 = _sha256(Path(str(module.__file__)))
-    _LOADED[known] = Plugin(place, module.__name__, sha256, frozenset(names))
-    return _LOADED[known]
+    _LOADED[key] = Plugin(place, module.__name__, sha256, frozenset(names))
+    return _LOADED[key]
 
 
 def hashes(method: str, dataset: str, parts: Sequence[Part]) -> list[str]:
@@ -172,7 +172,7 @@ def _sha256(file: Path) -> str:
     return sha256_json([sha256_file(known) for known in sources(file)])
 
 
-def _said(error: Exception, path: Path) -> str:
+def _sentence(error: Exception, path: Path) -> str:
     """Return an error in one line, with the line of the plugin, and what to write instead."""
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     frames = traceback.extract_tb(error.__traceback__)

@@ -19,16 +19,16 @@ _SECTIONS = ("federation", "partition", "training", "adapters", "conditions")
 
 def complete(section: Part) -> dict[str, Any]:
     """Return all values of a section, those that are null aside; a chosen part by its name."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in section:
         if isinstance(value, Part) and not value.registered_as:
-            found[key] = complete(value)
+            values[key] = complete(value)
         elif isinstance(value, Part):
-            said = value.overrides()
-            found[key] = said if len(said) > 1 else value.registered_as
+            overrides = value.overrides()
+            values[key] = overrides if len(overrides) > 1 else value.registered_as
         elif value is not None and value != ():
-            found[key] = plain(value)
-    return found
+            values[key] = plain(value)
+    return values
 
 
 class Run(Part):
@@ -115,7 +115,7 @@ class Run(Part):
 
     def _with_names(self, sections: dict[str, Any]) -> dict[str, Any]:
         """Return sections and names, without those that are empty or change nothing."""
-        found = {
+        facts = {
             **sections,
             "dataset": self.dataset,
             "skew": self.skew,
@@ -123,13 +123,13 @@ class Run(Part):
             "seed": self.seed,
         }
         if self.trainable == "full":
-            del found["adapters"]
-            found["trainable"] = self.trainable
+            del facts["adapters"]
+            facts["trainable"] = self.trainable
         else:
-            found["backbone"] = self.backbone
+            facts["backbone"] = self.backbone
         if self.partition_seed != self.seed:
-            found["partition_seed"] = self.partition_seed
-        return {key: value for key, value in found.items() if value != {}}
+            facts["partition_seed"] = self.partition_seed
+        return {key: value for key, value in facts.items() if value != {}}
 
     def key(self, partition: str, backbone: str, versions: Mapping[str, str]) -> str:
         """Return the address of the run: SHA-256 of all that its numbers depend on.

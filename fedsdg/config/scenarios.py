@@ -45,16 +45,16 @@ class Scenario(Part):
         Raises:
             ConfigError: No method has a parameter of a name.
         """
-        found = {**raw, "scenarios": {}}
+        merged = {**raw, "scenarios": {}}
         for key in SECTIONS:
-            found[key] = overlay(raw.get(key) or {}, getattr(self, key) or {})
+            merged[key] = overlay(raw.get(key) or {}, getattr(self, key) or {})
         known = {key for entry in entries for key in entry.parameters}
         for key in self.parameters or {}:
             if key not in known:
                 place = f"scenarios.{name}.parameters"
                 raise ConfigError(f": no method has a parameter {key!r}{hint(key, known)}", place)
-        found["methods"] = [self.entry(entry) for entry in entries]
-        return found
+        merged["methods"] = [self.entry(entry) for entry in entries]
+        return merged
 
     def entry(self, entry: Entry) -> Entry:
         """Return an entry of ``methods`` with the scenario's values of its parameters."""

@@ -81,7 +81,7 @@ def read_space(space: Mapping[str, Any], entries: tuple[Entry, ...]) -> dict[str
         ConfigError: It names no method or parameter, or values that a parameter does not allow.
     """
     types = {entry.label: entry.type for entry in entries}
-    found: dict[str, dict[str, Axis]] = {}
+    result: dict[str, dict[str, Axis]] = {}
     for label, axes in space.items():
         if label not in types and label not in plugins.METHODS:
             raise ConfigError(f"names no method of the config: {label!r}{hint(label, types)}")
@@ -89,13 +89,13 @@ def read_space(space: Mapping[str, Any], entries: tuple[Entry, ...]) -> dict[str
         given = {key: axis for key, axis in _mapping(axes).items() if axis is not None}
         if not given:
             raise ConfigError("names no parameter; name one or remove it", label)
-        found[label] = {}
+        result[label] = {}
         for key, axis in given.items():
             try:
-                found[label][key] = _read_axis(axis, kind, key)
+                result[label][key] = _read_axis(axis, kind, key)
             except ConfigError as error:
                 raise ConfigError(error.text, f"{label}.{key}") from None
-    return found
+    return result
 
 
 def _read_axis(value: Any, kind: str, key: str) -> Axis:

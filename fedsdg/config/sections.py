@@ -177,8 +177,8 @@ class Adapters(AdapterSettings):
 
     def overrides(self) -> dict[str, Any]:
         """Return what differs from the defaults; of a start the hash alone."""
-        found = super().overrides()
-        return found if self.start is None else {**found, "start": self.start.sha256}
+        overrides = super().overrides()
+        return overrides if self.start is None else {**overrides, "start": self.start.sha256}
 
 
 class Conditions(Part):

@@ -28,9 +28,9 @@ class Column:
 
 def columns_of(*parts: Any) -> tuple[Column, ...]:
     """Return the columns that parts, and the parts within them, declare; each once."""
-    found: dict[tuple[str, str], Column] = {}
+    columns: dict[tuple[str, str], Column] = {}
     for part in parts:
         inner = columns_of(*dict(part).values()) if isinstance(part, BaseModel) else ()
         for column in (*getattr(part, "columns", ()), *inner):
-            found[column.table, column.name] = column
-    return tuple(found.values())
+            columns[column.table, column.name] = column
+    return tuple(columns.values())
