@@ -7,7 +7,6 @@ seed by seed. Whether that is allowed on this machine is tried first (``recheck`
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from fedsdg.errors import ConfigError, hint
 from fedsdg.experiment.backbones import backbone
 from fedsdg.experiment.grid import run_grid
 from fedsdg.experiment.partitions import get_or_make
-from fedsdg.experiment.recheck import Agreement, RecordedRun, recheck, recorded_runs
+from fedsdg.experiment.recheck import Agreement, recheck, recorded_runs
 from fedsdg.experiment.runs import task_of
 from fedsdg.experiment.search import search
 from fedsdg.experiment.summary import write_summary
@@ -35,6 +34,7 @@ from fedsdg.files.places import ARENAS, RECORDS, run_below, shipped
 from fedsdg.files.yaml_text import read_yaml_file
 
 TABLES = ("runs.parquet", "rounds.parquet", "clients.parquet")
+Rows = list[dict[str, Any]]
 KEYS = ("experiment", "methods", "plugins", "search")
 """What a config of newcomers may say; all else is the arena's."""
 
@@ -98,8 +98,8 @@ def compare(
         raise ValueError(f"there is no record of an arena {arena!r}{hint(arena, ARENAS)}")
     record = shipped(f"{RECORDS}/{name}")
     published = recorded_runs(record)
-    rows = list(dict.fromkeys(run.row["method"] for run in published))
-    known = sorted({run.row["seed"] for run in published})
+    rows = list(dict.fromkeys(row["method"] for row in published))
+    known = sorted({row["seed"] for row in published})
     if not 1 <= seeds <= len(known):
         raise ValueError(
             f"--seeds is {seeds}, but the record of {arena!r} has {len(known)}; ask for 1 to "
@@ -124,7 +124,7 @@ def compare(
     arena_config = Config.read(arena_raw)
     agreement = None
     if not baselines_here:
-        agreement = _require_pairs(arena_config, config, published, results)
+        agreement = _require_pairs(arena_config, config, record, published, results)
     if tune:
         space = _space(config, arena_config, own_search.get("space", {}))
         raw["search"] = {**arena_raw["search"], "space": space}
@@ -192,32 +192,28 @@ def _newcomers(places: Sequence[str]) -> dict[str, Any]:
 
 
 def _require_pairs(
-    arena: Config, config: Config, published: Sequence[RecordedRun], results: Path
+    arena: Config, config: Config, record: Path, rows: Rows, results: Path
 ) -> Agreement:
     """Draw every partition and compare its hash; do rounds of FedAvg's first run again.
 
     FedAvg is the plainest of all: what it needs, every method needs.
     """
-    hashes = {run.row["partition_hash"] for run in published if run.row["seed"] in config.seeds}
+    hashes = {row["partition_hash"] for row in rows if row["seed"] in config.seeds}
     for run in config.runs():
         if get_or_make(task_of(config, run, results)).sha256 not in hashes:
             raise ValueError(
                 f"the partition {run.dataset} {run.skew} seed {run.seed} is not that of the "
                 "record; --baselines-here runs the rows of the record on this machine"
             )
-    fedavg = (run for run in published if run.row["method"].startswith("fedavg"))
-    first = min(fedavg, key=lambda run: run.row["seed"])
-    row = first.row
-    entry = arena.method(row["method"])
-    run = arena.run(row["dataset"], row["skew"], entry, row["seed"])
-    task = task_of(arena, run, results)
+    first = next(row for row in rows if row["method"].startswith("fedavg"))
+    entry = arena.method(first["method"])
+    task = task_of(arena, arena.run(first["dataset"], first["skew"], entry, first["seed"]), results)
     backbone(arena.backbone, arena.backbones[arena.backbone], task.backbone)
-    agreement = recheck(task, first)
+    agreement = recheck(task, record, first)
     if agreement.paired is None:
         raise ValueError(
             f"{agreement.sentence}; --baselines-here runs the rows of the record on this machine"
         )
-    print(f"fedsdg: {agreement.sentence}{_moved(agreement, arena.experiment)}", file=sys.stderr)
     return agreement
 
 
@@ -251,8 +247,11 @@ def _combine(
     write_summary(results / f"runs/{config.experiment}", made)
     parts = []
     for part, labels in ((made, {*here}), (record, {*rivals} - {*here})):
-        rows = [run.row for run in recorded_runs(part)]
-        wanted = [row for row in rows if row["method"] in labels and row["seed"] in config.seeds]
+        wanted = [
+            row
+            for row in recorded_runs(part)
+            if row["method"] in labels and row["seed"] in config.seeds
+        ]
         parts.append((part, [run_below(row) for row in wanted]))
     join(parts, folder / "records")
     searches = (record / "search.json", results / f"search/{config.experiment}.json")

@@ -18,13 +18,15 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
+from pydantic.fields import FieldInfo
 from torch import Tensor
 
 from fedsdg.aggregation import aggregate
@@ -32,7 +34,6 @@ from fedsdg.aggregation.errors import RuleFault
 from fedsdg.aggregation.types import ADAPTERS, Aggregate, Context, Rule
 from fedsdg.config import plugins
 from fedsdg.config.config import Config
-from fedsdg.config.entries import settings_of
 from fedsdg.experiment.material import load_images
 from fedsdg.experiment.partitions import draw
 from fedsdg.experiment.runs import task_of
@@ -186,7 +187,7 @@ class Trial:
 # --- The properties -------------------------------------------------------------------------------
 
 
-def works(trial: Trial) -> str:
+def rounds_end_with_finite_numbers(trial: Trial) -> str:
     """Rounds end with finite numbers of the right shapes, with few and absent clients too."""
     done = len(trial.whole.rounds)
     last = trial.calls[-1]
@@ -211,28 +212,28 @@ def works(trial: Trial) -> str:
     return f"{done} rounds of {cohort} clients, and of fewer"
 
 
-def repeats(trial: Trial) -> str:
+def the_same_seed_gives_the_same_bytes(trial: Trial) -> str:
     """The same seed gives the same bytes."""
     _require_same(trial.whole, trial.federation().run(), "a second run")
     return f"{len(trial.whole.rounds)} rounds, twice"
 
 
-def resumes(trial: Trial) -> str:
+def a_resumed_run_is_the_whole_run(trial: Trial) -> str:
     """From a checkpoint on the rest is the same, bit for bit."""
-    last = len(trial.whole.rounds)
-    for t in range(1, last):
-        first = trial.federation_in_another_process().run(t)
-        later = trial.federation_in_another_process()
-        with tempfile.TemporaryDirectory() as folder:
-            records = {"rounds": first.rounds, "clients": first.clients}
-            Checkpoints(Path(folder), {}).save(t, first.setup, first.server, first.store, records)
-            restored = Checkpoints(Path(folder), {}).restore(later.setup, later.server, later.store)
-        assert restored is not None
-        _, later.server, records = restored
-        later.rounds = records["rounds"]
-        later.clients = records["clients"]
-        _require_same(trial.whole, later.run(), f"a run that is resumed after round {t}")
-    return f"resumed after each of {last - 1} rounds"
+    half = len(trial.whole.rounds) // 2
+    first = trial.federation_in_another_process().run(half)
+    later = trial.federation_in_another_process()
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoints = Checkpoints(Path(folder), {})
+        records = {"rounds": first.rounds, "clients": first.clients}
+        checkpoints.save(half, first.setup, first.server, first.store, records)
+        restored = checkpoints.restore(later.setup, later.server, later.store)
+    assert restored is not None
+    _, later.server, records = restored
+    later.rounds = records["rounds"]
+    later.clients = records["clients"]
+    _require_same(trial.whole, later.run(), f"a run that is resumed after round {half}")
+    return f"resumed after round {half}"
 
 
 def _require_same(expected: Federation, found: Federation, what: str) -> None:
@@ -241,7 +242,7 @@ def _require_same(expected: Federation, found: Federation, what: str) -> None:
         raise Failure(f"{what} has other {others[0]}; draw by the round, keep all in the state")
 
 
-def clients_alone(trial: Trial) -> str:
+def no_client_depends_on_another(trial: Trial) -> str:
     """A client that trains alone ends where it ends beside others."""
     first = trial.federation().run(1)
     setup = first.setup
@@ -253,7 +254,7 @@ def clients_alone(trial: Trial) -> str:
     return f"{len(tasks)} clients in round 2"
 
 
-def any_order(trial: Trial) -> str:
+def any_order_of_clients_is_the_same(trial: Trial) -> str:
     """The order of the clients does not matter to the rule."""
     for call in trial.calls:
         order = np.roll(np.random.default_rng(0).permutation(len(call.context.clients)), 1)
@@ -266,7 +267,7 @@ def any_order(trial: Trial) -> str:
     return f"{len(trial.calls)} rounds in another order"
 
 
-def inputs_stay(trial: Trial) -> str:
+def what_comes_in_stays_as_it_is(trial: Trial) -> str:
     """What a part is given stays as it is, but for what it is to write."""
     done = len(trial.whole.rounds)
     if trial.changed:
@@ -274,7 +275,7 @@ def inputs_stay(trial: Trial) -> str:
     return f"{done} rounds"
 
 
-def learns(trial: Trial) -> str:
+def it_learns(trial: Trial) -> str:
     """Steps go along an update that all clients send, and clients learn their classes."""
     state = trial.calls[0].state
     for call in trial.calls:
@@ -300,32 +301,25 @@ def learns(trial: Trial) -> str:
     return f"clients reach {reached:.0%} with {CLASSES} classes"
 
 
-def same_elsewhere(trial: Trial) -> str:
-    """A rule gives the same in float32, and for parameters of several tensors."""
+def the_same_in_float32_and_for_several_tensors(trial: Trial) -> str:
+    """A rule depends neither on the type of parameters, nor on how they are cut into tensors."""
     first = trial.calls[0]
     rule, context = first.rule, first.context
     steps = first.repeat().steps
     single = first._replace(uploads={name: x.float() for name, x in first.uploads.items()})
     _require_close(single.repeat().steps, steps, "in float32 the step is another", 1e-3)
-    measured = rule.probes or rule.server_prior or {"server", ADAPTERS} & {*rule.reads}
+    measured = rule.reads != ("update",) or rule.probes or rule.server_prior
     if measured or len(steps) > 1 or not steps.numel():
         return "in float32; only a federation has what the rule reads"
     cut = steps.shape[1] // 3
-
-    def by_client(values: Any) -> dict[int, Any]:
-        return dict(zip(context.clients.tolist(), values, strict=True))
-
-    uploads = {
-        name: by_client([{"a": row[:cut], "b": row[cut:]} for row in first.uploads[name]])
-        for name in rule.reads
-    }
+    ids = context.clients.tolist()
+    rows = [{"a": row[:cut], "b": row[cut:]} for row in first.uploads["update"]]
     step = aggregate(
         rule,
-        {"a": torch.zeros_like(steps[0, :cut]), "b": torch.zeros_like(steps[0, cut:])},
-        uploads.pop("update"),
-        uploads=uploads,
-        num_samples=by_client(context.num_samples.tolist()),
-        num_batches=by_client(context.num_batches.tolist()),
+        {name: torch.zeros_like(tensor) for name, tensor in rows[0].items()},
+        dict(zip(ids, rows, strict=True)),
+        num_samples=dict(zip(ids, context.num_samples.tolist(), strict=True)),
+        num_batches=dict(zip(ids, context.num_batches.tolist(), strict=True)),
         client_samples=context.client_samples.tolist(),
     ).parameters
     found = torch.cat([step["a"], step["b"]])
@@ -333,7 +327,7 @@ def same_elsewhere(trial: Trial) -> str:
     return "in float32, and for parameters of two tensors"
 
 
-def gradients(trial: Trial) -> str:
+def gradients_are_derivatives(trial: Trial) -> str:
     """A term adds the derivative of its value to the gradient."""
     tried = [term for term in trial.rows if type(term).value is not Term.value]
     for term in tried:
@@ -359,48 +353,44 @@ def gradients(trial: Trial) -> str:
     return f"{len(tried)} terms" if tried else "no term states a value"
 
 
-def parameters(trial: Trial) -> str:
-    """Every parameter takes the values that it declares, and has an effect."""
-    kind = next((kind for kind in plugins.KINDS if kind.__name__.lower() == trial.kind), None)
-    model = settings_of(trial.name) if kind is None else kind.registry[trial.name]
-    own = plugins.METHODS[trial.name].parameters if kind is None else model.model_fields
-    schema = model.model_json_schema()["properties"]
-    values = {name: declared_values(schema[name], info.default) for name, info in own.items()}
-    choices = [{name: value} for name, others in values.items() for value in others]
+def parameters_have_an_effect(trial: Trial) -> str:
+    """Every parameter takes the values that it declares, and another value gives another run."""
+    if trial.kind == "method":
+        known = plugins.METHODS[trial.name].parameters
+    else:
+        kinds = {kind.__name__.lower(): kind for kind in plugins.KINDS}
+        known = kinds[trial.kind].registry[trial.name].model_fields
+    values = {name: declared_values(info) for name, info in known.items()}
+    choices = [((name, value),) for name, others in values.items() for value in others]
     for name, others in values.items():
         # Some act only beside another choice, such as the temperature of a softmax.
-        beside = [{}, *(choice for choice in choices if name not in choice)]
-        if others and not any(_acts(trial, name, others, choice) for choice in beside):
+        beside = ((), *(choice for choice in choices if choice[0][0] != name))
+        runs = (
+            {_outcome(trial, (*b, (name, v))) for v in others} - {_outcome(trial, b)}
+            for b in beside
+        )
+        if others and not any(runs):
             raise Failure(f"{name} has no effect; read it, or remove it")
     return f"{len(values)} parameters"
 
 
-def declared_values(schema: Mapping[str, Any], default: Any) -> list[Any]:
-    """Return other values than the default that a parameter declares.
-
-    Args:
-        schema: Its JSON schema, whose choices and ends are taken.
-        default: Its default, of which twice is taken where there is no end.
-    """
+def declared_values(info: FieldInfo) -> list[Any]:
+    """Return other values of a parameter than its default: choices, ends, twice the default."""
+    schema = TypeAdapter(info.rebuild_annotation()).json_schema()
     values: list[Any] = []
     for case in (schema, *schema.get("anyOf", ())):
         values += [*case.get("enum", ()), case.get("minimum"), case.get("maximum")]
         values += [True, False] if case.get("type") == "boolean" else []
-    if "maximum" not in schema and type(default) in (int, float):
-        values.append(2 * default)
-    return [value for value in dict.fromkeys(values) if value not in (None, default)]
+    if "maximum" not in schema and type(info.default) in (int, float):
+        values.append(2 * info.default)
+    return [value for value in dict.fromkeys(values) if value not in (None, info.default)]
 
 
-def _acts(trial: Trial, name: str, values: list[Any], beside: Mapping[str, Any]) -> bool:
-    """Return whether another value of a parameter, beside a choice, gives another run."""
-    usual = _outcome(trial, beside)
-    return [_outcome(trial, {**beside, name: value}) for value in values] != [usual] * len(values)
-
-
-def _outcome(trial: Trial, values: Mapping[str, Any]) -> Any:
-    """Return all that a run is, or the sentence with which a part refuses the values."""
+@cache
+def _outcome(trial: Trial, values: tuple[tuple[str, Any], ...]) -> Any:
+    """Return a hash of all that a run is, or the sentence with which a part refuses the values."""
     try:
-        return trial.federation(**values).run().facts()
+        return hash(frozenset(trial.federation(**dict(values)).run().facts().items()))
     except Exception as error:
         if isinstance(error, ValueError | FloatingPointError) and not isinstance(error, RuleFault):
             return str(error)
@@ -417,18 +407,18 @@ def _require_close(found: Any, expected: Any, what: str, share: float = 1e-7) ->
 
 # --- Methods, plugins and configs -----------------------------------------------------------------
 
-PROPERTIES: dict[str, Callable[[Trial], str]] = {
-    "rounds end with finite numbers": works,
-    "the same seed gives the same bytes": repeats,
-    "a resumed run is the whole run": resumes,
-    "no client depends on another": clients_alone,
-    "the order of clients does not matter": any_order,
-    "what comes in stays as it is": inputs_stay,
-    "it learns": learns,
-    "memory, files and types give the same": same_elsewhere,
-    "gradients are derivatives of values": gradients,
-    "parameters take their values and have an effect": parameters,
-}
+PROPERTIES: tuple[Callable[[Trial], str], ...] = (
+    rounds_end_with_finite_numbers,
+    the_same_seed_gives_the_same_bytes,
+    a_resumed_run_is_the_whole_run,
+    no_client_depends_on_another,
+    any_order_of_clients_is_the_same,
+    what_comes_in_stays_as_it_is,
+    it_learns,
+    the_same_in_float32_and_for_several_tensors,
+    gradients_are_derivatives,
+    parameters_have_an_effect,
+)
 
 
 def check_plugin(place: str) -> Iterator[Finding]:
@@ -463,7 +453,7 @@ def check_part(kind: str, name: str, module: str = "") -> Iterator[Finding]:
         module: The plugin that defines it, if one does.
     """
     trial = Trial(kind, name, module)
-    for claim, holds in PROPERTIES.items():
+    for holds in PROPERTIES:
         ok = False
         try:
             with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
@@ -473,8 +463,8 @@ def check_part(kind: str, name: str, module: str = "") -> Iterator[Finding]:
             sentence = str(failure)
         except (Exception, SystemExit) as error:
             sentence = _raised(error)
-        yield Finding(f"{kind} {name}", claim, ok, sentence)
-        if not ok and holds is works:
+        yield Finding(f"{kind} {name}", holds.__name__.replace("_", " "), ok, sentence)
+        if not ok and holds is rounds_end_with_finite_numbers:
             return
 
 
