@@ -123,6 +123,12 @@ def test_the_report_is_json_by_file(call):
         call(overwrite=True)
 
 
+def test_the_report_names_the_parameters_of_an_inner_rule(call):
+    made = call("fedsdg+screened", num_clients=5, state_out="state")
+    assert made.report()["rule"]["threshold"] == 3.5
+    assert made.report()["rule"]["inner"]["epsilon"] == 1e-8
+
+
 def test_progress_counts_every_byte(call):
     told = []
     made = call(progress=lambda *facts: told.append(facts), memory=1 << 20)

@@ -1,12 +1,12 @@
 """A rule of one's own, in about 30 lines, works in every door at once; so does one with a state."""
 
-from pydantic import Field
 from collections.abc import Mapping
 from typing import Annotated
 
 import numpy as np
 import pytest
 import torch
+from pydantic import Field
 from safetensors.torch import load_file, save_file
 
 from fedsdg.aggregation import aggregate, aggregate_by_client, aggregate_files
