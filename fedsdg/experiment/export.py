@@ -79,10 +79,9 @@ def require_torchvision() -> None:
             f"and timm cannot be imported; mend it with '{mend}'"
         )
     if build != metadata.version("torchvision").partition("+")[2]:
-        mend += f" --index-url https://download.pytorch.org/whl/{build}".rstrip("/")
         print(
-            f"fedsdg: torch and torchvision are of different builds, so that 'import peft' may "
-            f"fail; mend it with '{mend}'",
+            "fedsdg: torch and torchvision are of different builds, so that 'import peft' may "
+            f"fail; mend it with '{mend}', with the index that pytorch.org names for your machine",
             file=sys.stderr,
         )
 
