@@ -73,16 +73,9 @@ def _set(settings: Sequence[Setting]) -> None:
             setattr(module, name, value)
 
 
-def gpu_facts(device: torch.device | str) -> dict[str, Any]:
-    """Return the GPU that computed a run, its software and its memory; nothing for a CPU."""
-    if torch.device(device).type == "cpu":
+def gpu_facts(device: torch.device) -> dict[str, Any]:
+    """Return the GPU that computed a run and the memory that it took; nothing for a CPU."""
+    if device.type == "cpu":
         return {}
-    gpu = torch.cuda.get_device_properties(device)
-    return {
-        "gpu": gpu.name,
-        "gpu_capability": f"{gpu.major}.{gpu.minor}",
-        "gpu_memory_mb": gpu.total_memory / 1024**2,
-        "gpu_peak_mb": torch.cuda.max_memory_allocated(device) / 1024**2,
-        "cuda": torch.version.cuda,
-        "cudnn": cudnn.version(),
-    }
+    peak = torch.cuda.max_memory_allocated(device) / 1024**2
+    return {"gpu": torch.cuda.get_device_name(device), "gpu_peak_mb": peak}

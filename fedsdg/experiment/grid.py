@@ -6,11 +6,11 @@ method is complete before the second begins.
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from fedsdg.data.partition import TRAIN
 from fedsdg.errors import hint
 from fedsdg.experiment.backbones import backbone, backbone_sha256
 from fedsdg.experiment.interruption import Stopped, stopped_by_signals
-from fedsdg.experiment.progress import SHOWN, Progress
+from fedsdg.experiment.progress import Progress
 from fedsdg.experiment.runs import RESULTS, Task, tasks_of
 from fedsdg.experiment.store import is_current
 from fedsdg.experiment.workers import Failed, Note, Pool, environments, run_tasks
@@ -154,16 +154,15 @@ def run_grid(
         finished = len(tasks) - len(left)
         runs.progress.start(left, finished)
         runs.progress.say(f"{len(tasks)} runs, {finished} of them finished before")
-        done = 0
         with runs.run(left) as outcomes:
             for task, outcome in outcomes:
                 failure = _recorded(task, outcome)
                 runs.progress.finish(task, failure)
-                done += 1
                 if failure is not None:
                     failures.append(f"{task.title}: {failure}")
-        if done < len(left):
-            runs.progress.say(f"time is up: {len(left) - done} runs are left; call again to go on")
+        open_ = runs.progress.runs - runs.progress.finished_runs
+        if open_:
+            runs.progress.say(f"time is up: {open_} runs are left; call again to go on")
     return failures
 
 
@@ -257,9 +256,4 @@ def prepare(task: Task, _note: Note | None = None) -> Prepared:
 def _execute(task: Task, note: Note) -> str | None:
     from fedsdg.experiment.execution import execute
 
-    shown = ("round", "evaluated", *(column for _, column in SHOWN))
-
-    def report(record: Mapping[str, Any]) -> None:
-        note({name: record.get(name) for name in shown})
-
-    return execute(task, report)
+    return execute(task, note)

@@ -71,7 +71,12 @@ def initial_model(run: Run, material: Material, *number: int) -> tuple[ClientMod
 
 
 def initial_models_of_clients(run: Run, material: Material) -> Tensor | None:
-    """Return an initialisation for every client [K, d], if the run asks for it."""
+    """Return an initialisation for every client [K, d], if the run asks for it.
+
+    Args:
+        run: The run.
+        material: Images and backbone.
+    """
     if run.federation.trajectory != "own":
         return None
     clients = range(1, int(run.federation.clients) + 1)

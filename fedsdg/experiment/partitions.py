@@ -41,6 +41,10 @@ def get_or_make(task: Task) -> Partition:
 def draw(run: Run, data: ImageData) -> Partition:
     """Divide a data set among the clients of a run.
 
+    Args:
+        run: The run.
+        data: Its data set.
+
     Raises:
         ValueError: No draw gives every client enough samples.
     """

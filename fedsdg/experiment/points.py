@@ -42,8 +42,14 @@ def points(space: Mapping[str, Axis], trials: int | None) -> list[dict[str, Any]
             have the same coordinate.
     """
     if trials is None:
-        choices = [_choices(name, axis) for name, axis in space.items()]
-        return [dict(zip(space, values, strict=True)) for values in itertools.product(*choices)]
+        for name, axis in space.items():
+            if isinstance(axis, Interval):
+                raise ValueError(
+                    f"search.space: {name} is a range; say in search.trials how many points are "
+                    "tried"
+                )
+        combinations = itertools.product(*space.values())  # type: ignore[arg-type]
+        return [dict(zip(space, values, strict=True)) for values in combinations]
     dimensions = {name: dimension(name) for name in space}
     for one, other in itertools.combinations(space, 2):
         if dimensions[one] == dimensions[other]:
@@ -57,14 +63,6 @@ def points(space: Mapping[str, Axis], trials: int | None) -> list[dict[str, Any]
         {name: value_at(axis, shares[t, dimensions[name]]) for name, axis in space.items()}
         for t in range(trials)
     ]
-
-
-def _choices(name: str, axis: Axis) -> Sequence[Any]:
-    if isinstance(axis, Interval):
-        raise ValueError(
-            f"search.space: {name} is a range; say in search.trials how many points are tried"
-        )
-    return axis
 
 
 def dimension(name: str) -> int:
@@ -87,9 +85,13 @@ def _sobol(power: int) -> np.ndarray:
 
 
 def value_at(axis: Axis, share: float) -> Any:
-    """Return the value at a share in [0, 1) of an axis.
+    """Return the value at a place of an axis.
 
     Choices, and whole numbers on a linear scale, have equal parts of it.
+
+    Args:
+        axis: The axis.
+        share: The place, in [0, 1).
     """
     if not isinstance(axis, Interval):
         return axis[math.floor(share * len(axis))]
@@ -107,7 +109,9 @@ def value_at(axis: Axis, share: float) -> Any:
 def edge(axis: Axis, value: Any) -> str | None:
     """Return `low` or `high` if a value lies at an end of its axis.
 
-    Of choices, at least three numbers have ends.
+    Args:
+        axis: The axis; of choices, at least three numbers have ends.
+        value: One of its values.
     """
     if isinstance(axis, Interval):
         assert axis.low is not None

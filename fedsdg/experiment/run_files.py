@@ -28,7 +28,12 @@ from fedsdg.files.records import (
 
 
 def write_tables(folder: Path, records: Records) -> None:
-    """Write the tables of a run, as far as it came."""
+    """Write the tables of a run, as far as it came.
+
+    Args:
+        folder: The folder of the files.
+        records: The rows of the tables.
+    """
     for name, rows, schema, further in (
         ("rounds", records.rounds, ROUNDS_SCHEMA, more("rounds", records.columns)),
         ("clients", records.clients, CLIENTS_SCHEMA, more("clients", records.columns)),

@@ -43,7 +43,12 @@ class Task:
         return f"{self.run.dataset} {self.run.setting} {self.run.method.label} seed {self.run.seed}"
 
     def key(self, partition: str, backbone: str | None) -> str:
-        """Return the run's address, given the SHA-256 of its partition and of its backbone."""
+        """Return the run's address.
+
+        Args:
+            partition: The SHA-256 of its partition.
+            backbone: The SHA-256 of its backbone, if it has one.
+        """
         return self.run.key(partition, backbone or "", library_versions())
 
     def facts(self) -> dict[str, Any]:
@@ -75,5 +80,10 @@ def task_of(config: Config, run: Run, results: Path = RESULTS) -> Task:
 
 
 def tasks_of(config: Config, results: Path = RESULTS) -> Iterator[Task]:
-    """Yield the runs of the grid, seed by seed, so that the first seed is complete first."""
+    """Yield the runs of the grid, seed by seed, so that the first seed is complete first.
+
+    Args:
+        config: The config.
+        results: The folder of backbones, partitions and runs.
+    """
     return (task_of(config, run, results) for run in config.runs())

@@ -28,8 +28,6 @@ from fedsdg.experiment.store import RESULT, store_failure, stored_failure, store
 from fedsdg.experiment.trials import Outcome, Row, Trial
 from fedsdg.experiment.workers import Failed
 
-TRIALS = 24
-"""Points that are tried of every row, unless the config names another number."""
 SHARE = 0.5
 """Share of the rounds that a trial runs."""
 FINALISTS = 3
@@ -114,10 +112,8 @@ def _row(runs: Runner, label: str, seed: int) -> Row:
             for task in tasks
         }
         space = bounded_space(space, cells)
-    given = runs.config.search.trials
-    count = TRIALS if given == "two-stage" else given
     trials = []
-    for number, values in enumerate(points(space, count)):
+    for number, values in enumerate(points(space, runs.config.search.trials)):
         trials.append(Trial(number, values, _tasks(runs, label, values, seed, SHARE)))
     return Row(label, space, trials)
 
@@ -234,13 +230,9 @@ def summary_lines(found: Mapping[str, Any]) -> list[str]:
 
 def tuned_values(found: Mapping[str, Any]) -> str:
     """Return the winners as `tuned: FILE` of a config reads them: label → values, in YAML."""
-    lines = [
-        f"# Found by `fedsdg search` for {found['experiment']}; the config names this file as",
-        "# `tuned`, and its values are laid over the entries of `methods`.",
-    ]
-    for label, row in found["methods"].items():
-        if row["best"] is not None:
-            values = {label: row["best"]["parameters"]}
-            text = yaml.safe_dump(values, default_flow_style=None, sort_keys=False, width=1000)
-            lines.append(text.rstrip())
-    return "\n".join(lines) + "\n"
+    rows = found["methods"].items()
+    values = {label: row["best"]["parameters"] for label, row in rows if row["best"] is not None}
+    return (
+        f"# Found by `fedsdg search` for {found['experiment']}; the config names this file as\n"
+        "# `tuned`, and its values are laid over the entries of `methods`.\n"
+    ) + yaml.safe_dump(values, default_flow_style=None, sort_keys=False, width=1000)

@@ -69,12 +69,12 @@ def get_or_run(key: str, run: Callable[[Path], None]) -> Path:
     target = store_folder("runs") / key
     checkpoints = store_folder("checkpoints") / key
     # A process that was killed just before it could delete them has left checkpoints.
-    if _is_whole(target) and not checkpoints.is_dir():
+    if stored_run(key) and not checkpoints.is_dir():
         return target
     for folder in (target.parent, checkpoints.parent):
         _require_writable(folder)
     with _held(key):
-        if not _is_whole(target):
+        if not stored_run(key):
             _make(target, run)
         shutil.rmtree(checkpoints, ignore_errors=True)
     return target
@@ -102,7 +102,7 @@ def _make(target: Path, run: Callable[[Path], None]) -> None:
 def stored_run(key: str) -> Path | None:
     """Return the folder of a stored run whose files are as they were written, else None."""
     folder = store_folder("runs") / key
-    return folder if _is_whole(folder) else None
+    return folder if folder.is_dir() and files.changed_file(folder) is None else None
 
 
 def store_failure(key: str, sentence: str) -> None:
@@ -119,10 +119,6 @@ def stored_failure(key: str) -> str | None:
     """Return the sentence of a run that failed, or None."""
     file = store_folder("failures") / f"{key}.json"
     return str(files.read_json(file)["error"]) if file.is_file() else None
-
-
-def _is_whole(folder: Path) -> bool:
-    return folder.is_dir() and files.changed_file(folder) is None
 
 
 def _require_writable(folder: Path) -> None:

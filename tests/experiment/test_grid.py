@@ -116,6 +116,33 @@ def test_a_failed_run_is_a_line_and_the_others_are_done(folder, forked):
     assert line.endswith(statuses["wild"]["error"])
 
 
+PLUGIN = """
+from fedsdg.aggregation.rules.mean import Mean
+from fedsdg.federation.conditions.attack import Attack
+from fedsdg.methods.method import Method
+
+class Half(Mean):
+    "The mean of the updates."
+
+class Zero(Attack, name="zero-update"):
+    "Attackers send nothing that counts."
+
+    def tamper(self, view):
+        return 0 * view.own
+
+METHODS = {"half": Method("Half", rule=Half())}
+"""
+
+
+def test_workers_know_the_parts_of_a_plugin(folder, forked):
+    Path("mine.py").write_text(PLUGIN)
+    attack = "conditions.attack={type: zero-update, share: 0.4}"
+    config = tiny("plugins=[mine.py]", "methods=[half]", "skews=[iid]", attack)
+    assert run_grid(config, jobs=2) == []
+    for task in tasks_of(config):
+        assert read_json(task.folder / "result.json")["title"] == "Half"
+
+
 def test_a_killed_worker_is_a_failed_run(folder, forked):
     config = tiny("skews=[iid]", "seeds=[0]")
     task = next(tasks_of(config))
