@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import PlainValidator
 
@@ -49,22 +49,15 @@ class Search(Part):
     """What `fedsdg search` tries; its seeds are none of the grid's."""
 
     seeds: Seeds = (100,)
-    "seeds outside the grid; in two stages the first is searched and the others confirm"
-    trials: Count | Literal["two-stage"] | None = None
-    "points of every method's space; null: every combination of choices"
+    """seeds outside the grid; trials run on the first, at half of the rounds, and the best three
+    again at full length on the others"""
+    trials: Count | None = None
+    "points of every row's space, alike for all; null: every combination of choices"
     skews: Texts = ()
     "skews or settings to search on; none: all"
     space: Annotated[Mapping[str, Any], PlainValidator(_mapping)] = {}
     """label of a method → parameter → `[low, high, log]`, `[low, high, linear]` or a list of
     values; null takes an axis of a file below away"""
-
-    def check_fields(self) -> None:
-        """Check that two stages have seeds for both."""
-        if self.trials == "two-stage" and len(self.seeds) < 2:
-            raise ValueError(
-                f"seeds is {list(self.seeds)}, but with trials: two-stage the best points of the "
-                "first seed are tried again on the others; name further seeds"
-            )
 
 
 def read_space(space: Mapping[str, Any], entries: tuple[Entry, ...]) -> dict[str, dict[str, Axis]]:

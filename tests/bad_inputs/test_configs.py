@@ -59,7 +59,7 @@ REFUSED = [
     ("search.space", {"fedsdg": {"eta_q": [0.1, 1]}}, "did you mean 'eta_p'?"),
     ("search.space", {"fedsdg": {"eta_g": ["bound", 1, "log"]}}, "eta_m alone has one"),
     ("search.space", {"fedsdg": {}}, "names no parameter"),
-    ("search", {"trials": "two-stage"}, "name further seeds"),
+    ("search", {"trials": "two-stage"}, "search.trials is 'two-stage', but must be a whole num"),
     ("conditions.attack", {"type": "sign-flop", "share": 0.2}, "did you mean 'sign-flip'?"),
     ("conditions.attack", {"type": "sign-flip", "share": 1.2}, "attack.share is 1.2, but must be"),
     ("conditions.attack", {"type": "sign-flip"}, "lacks the key 'share': share of the clients"),

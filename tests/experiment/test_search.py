@@ -57,7 +57,7 @@ class _Outcomes:
 
 
 def test_rows_have_the_same_number_of_trials_at_the_same_places(folder, ran):
-    found = search(tiny("search.trials=two-stage"), OUTPUT)["methods"]
+    found = search(tiny("search.trials=24"), OUTPUT)["methods"]
     assert [len(row["trials"]) for row in found.values()] == [24, 24]
     rates = [[t["parameters"]["eta_g"] for t in row["trials"]] for row in found.values()]
     assert rates[0] == rates[1] and len(set(rates[0])) == 24
