@@ -223,7 +223,7 @@ def compare(
     options = {"against": against, "tune": tune, "baselines_here": baselines_here}
     found = compare.compare(file, arena, seeds, jobs=count, output=output, **options)
     ranking = [row for table in found.tables for row in table.numbers.to_dict("records")]
-    facts = {"paired": found.agreement.paired, "page": str(found.page), "ranking": ranking}
+    facts = {"paired": found.paired, "page": str(found.page), "ranking": ranking}
     answer(json, facts, [*(table.markdown() for table in found.tables), *found.sentences])
     remark(f"the page: {found.page}")
 

@@ -7,6 +7,7 @@ seed by seed. Whether that is allowed on this machine is tried first (``recheck`
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -50,6 +51,11 @@ class Comparison:
     agreement: Agreement | None
     "how runs made here are paired with the record's; None: all rows were run here"
     folder: Path
+
+    @property
+    def paired(self) -> str | None:
+        """How runs are paired with the record; None: all rows were run here."""
+        return self.agreement and self.agreement.paired
 
     @property
     def page(self) -> Path:
@@ -118,13 +124,16 @@ def compare(
         raise ValueError(
             f"the record of {arena!r} has a row {label!r} already; give the entry a 'name'"
         )
-    require_folders((*rows, *labels))
+    require_folders("methods", [*rows, *labels])
     folder = output or Path("compare") / f"{arena}-{Path(places[0]).stem}"
     results = folder / "results"
     arena_config = Config.read(arena_raw)
     agreement = None
+    checked = "All rows were run on this machine."
     if not baselines_here:
         agreement = _require_pairs(arena_config, config, record, published, results)
+        checked = f"{agreement.sentence}{_moved(agreement, name)}."
+        print(f"fedsdg: {checked}", file=sys.stderr)
     if tune:
         space = _space(config, arena_config, own_search.get("space", {}))
         raw["search"] = {**arena_raw["search"], "space": space}
@@ -148,9 +157,6 @@ def compare(
     for label, table in zip(labels, tables, strict=True):
         replace(table, name=f"{table.name}-{label}").write(folder)
     lines = [line for label in labels for line in sentences(both, label)]
-    checked = "All rows were run on this machine."
-    if agreement is not None:
-        checked = f"Checked: {agreement.sentence}{_moved(agreement, name)}."
     remark = " ".join([checked, *lines])
     finished = Comparison(tables, tuple(lines), agreement, folder)
     write_page(finished.page, [both], root=folder, compared=tables, remark=remark)
@@ -164,31 +170,30 @@ def _newcomers(places: Sequence[str]) -> dict[str, Any]:
         FileNotFoundError: There is no such file.
         ValueError: It brings no method, or says what only an arena says.
     """
-    found: dict[str, Any] = {"plugins": [], "methods": [], "search": {}}
+    plugged: list[str] = []
+    methods: list[Any] = []
+    search: dict[str, Any] = {}
     for place in places:
         if Path(place).suffix in (".yaml", ".yml"):
-            given = read_yaml_file(Path(place))
-            for key in given if isinstance(given, Mapping) else ():
-                if key not in KEYS:
-                    raise ConfigError(
-                        f"{place}: {key!r} is the arena's to say; a comparison takes "
-                        f"{', '.join(KEYS[1:])} alone{hint(key, KEYS)}"
-                    )
-            found = {
-                "plugins": [*found["plugins"], *given.get("plugins", [])],
-                "methods": [*found["methods"], *given.get("methods", [])],
-                "search": {**found["search"], **given.get("search", {})},
-            }
+            given = dict(read_yaml_file(Path(place)))
+            for key in given.keys() - KEYS:
+                raise ConfigError(
+                    f"{place}: {key!r} is the arena's to say; a comparison takes methods, plugins "
+                    "and search alone"
+                )
         else:
-            brought = plugins.load(place).names
-            found["plugins"].append(place)
-            found["methods"] += sorted(name for kind, name in brought if kind == "method")
-    if not found["methods"]:
+            names = plugins.load(place).names
+            brought = sorted(name for kind, name in names if kind == "method")
+            given = {"plugins": [place], "methods": brought}
+        plugged += given.get("plugins") or []
+        methods += given.get("methods") or []
+        search |= given.get("search") or {}
+    if not methods:
         raise ConfigError(
             f"{', '.join(places)}: no METHODS and no entry of 'methods', so there is nothing to "
             "compare; see docs/add-a-method.md"
         )
-    return found
+    return {"plugins": plugged, "methods": methods, "search": search}
 
 
 def _require_pairs(
@@ -284,12 +289,9 @@ def _write_facts(
 
 
 def _moved(agreement: Agreement, name: str) -> str:
-    """Return by how much rounding alone moved runs of the arena."""
+    """Return by how much rounding alone moved runs of an arena."""
     if agreement.exactly:
         return ""
     arena = files.read_json(shipped(f"{RECORDS}/rounding.json"))["arenas"][name]
     largest = arena["expected_accuracy"]["largest"]
-    return (
-        f"; rounding alone moved the accuracy of {arena['runs']} runs of this arena by up to "
-        f"{largest:g} points"
-    )
+    return f"; rounding alone moved accuracies of this arena by up to {largest:g} points"
