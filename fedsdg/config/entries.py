@@ -62,7 +62,7 @@ def find(name: Any) -> Method:
     """Return the method of a name, or raise ConfigError with the closest one."""
     methods = plugins.METHODS
     if not isinstance(name, str) or name not in methods:
-        raise ConfigError(f"names no methods method: {shortened(name)}{hint(name, methods)}")
+        raise ConfigError(f"names no known method: {shortened(name)}{hint(name, methods)}")
     return methods[name]
 
 
