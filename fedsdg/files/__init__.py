@@ -24,7 +24,10 @@ from typing import Any
 PACKAGE = Path(__file__).parents[1]
 HASHES = "SHA256SUMS"
 """Beside files that must not change: their SHA-256, as ``sha256sum --check`` reads them."""
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make its folder writable"),
+}
 _LIBRARIES = ("fedsdg-bench", "torch", "timm", "peft", "numpy", "scipy", "pyarrow", "pandas")
 
 
@@ -35,7 +38,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     The mode of the file follows the umask, and its group a setgid folder.
 
     Raises:
-        OSError: It cannot be written; for a full disk the sentence names ``path``.
+        OSError: It cannot be written; if the disk is full or the folder read-only, one sentence
+            names ``path`` and the remedy.
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name[:100]}.{uuid.uuid4().hex[:12]}")
@@ -46,13 +50,14 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         os.replace(temporary, target)
     except OSError as error:
         # With a cause it is of another file, written within the block.
-        if error.errno not in _NO_ROOM or error.__cause__:
+        remedy = _REMEDIES.get(error.errno or 0)
+        if remedy is None or error.__cause__:
             raise
-        why = os.strerror(error.errno)
-        sentence = f"{target} cannot be written ({why}); make room, and give the command again"
-        raise OSError(error.errno, sentence) from error
+        why = f"{target} cannot be written ({os.strerror(error.errno or 0)})"
+        raise OSError(error.errno, f"{why}; {remedy}, and give the command again") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def write_bytes(path: str | Path, content: bytes, *, durable: bool = False) -> None:

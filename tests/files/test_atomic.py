@@ -1,6 +1,7 @@
 """Files are there whole or not at all, and one for which there is no room is named."""
 
 import contextlib
+import errno
 import os
 import resource
 
@@ -46,6 +47,16 @@ def test_of_two_files_that_appear_together_the_one_without_room_is_named(tmp_pat
     with no_room(), named, atomic_path(tmp_path / "model"):
         write_bytes(tmp_path / "state", bytes(10_000))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_read_only_is_named_with_the_remedy(tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError(errno.EROFS, "Read-only file system", "/.x")
+
+    monkeypatch.setattr("pathlib.Path.touch", refused)
+    sentence = rf"{tmp_path}/file cannot be written .*; make its folder writable, and give"
+    with pytest.raises(OSError, match=sentence):
+        write_bytes(tmp_path / "file", b"")
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o002, 0o664), (0o022, 0o644), (0o077, 0o600)])
