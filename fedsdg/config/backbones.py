@@ -52,7 +52,7 @@ class Shape(Backbone):
     patch_size: Count
     "height and width of a patch; divides `image_size`"
     channels: Literal[1, 3]
-    "of its images"
+    "of the images: 1 grey, 3 colour"
     dim: Count
     "numbers of a token; a multiple of `heads`"
     depth: Count
@@ -62,9 +62,9 @@ class Shape(Backbone):
     mlp_ratio: Ratio = 4.0
     "width of a feed-forward layer, in tokens"
     mean: Statistics | None = None
-    "of each channel, which is taken off; null: that of the training images"
+    "mean of each channel, subtracted; null: that of the training images"
     std: Statistics | None = None
-    "of each channel, by which is divided; null: that of the training images"
+    "standard deviation of each channel, divided by; null: that of the training images"
 
     def check_fields(self) -> None:
         """Check that sizes divide one another, and the numbers for channels."""
@@ -120,7 +120,7 @@ class Pretrained(Shape, name="pretrain"):
     device: Literal["cpu", "cuda"] = "cpu"
     "the last bits of the weights depend on it"
     seed: Natural = 0
-    "of images, initial values and order"
+    "random seed of images, initial values and order"
 
     def check_fields(self) -> None:
         """Refuse letters without a number of images."""
@@ -135,9 +135,9 @@ class Checkpoint(Shape, name="checkpoint"):
     file: str
     "its weights"
     mean: Statistics
-    "of each channel, which is taken off"
+    "mean of each channel, subtracted"
     std: Statistics
-    "of each channel, by which is divided"
+    "standard deviation of each channel, divided by"
 
 
 class Timm(Backbone, name="timm"):

@@ -67,9 +67,9 @@ class Config(Part):
     training: Training = Training()
     "local training"
     adapters: Adapters = Adapters()
-    "of the frozen backbone"
+    "LoRA adapters of the frozen backbone"
     conditions: Annotated[Conditions, BeforeValidator(lambda given: given or {})] = Conditions()
-    "what runs have to cope with"
+    "attacks, dropout, noise and other conditions of the runs"
     scenarios: Annotated[dict[Name, Scenario], BeforeValidator(without_null)] = Field(
         default_factory=dict
     )
@@ -79,7 +79,7 @@ class Config(Part):
     tuned: Texts = ()
     "files of values that searches found, laid over the entries of `methods`, the last one last"
     search: Search = Search()
-    "what `fedsdg search` tries"
+    "hyper-parameters that `fedsdg search` tries"
     checkpoint_seconds: NonNegative = 30.0
     """a run saves its state after the first round that ends so many seconds after it was last saved
     (0: after every round), and at SIGINT and SIGTERM. No part of a run's address"""

@@ -20,7 +20,7 @@ from fedsdg.parts import Gathered, Part
 
 
 class Settings(Gathered):
-    """What an entry may say besides the parameters of its method."""
+    """Keys of an entry besides the parameters of its method."""
 
     type: str
     name: Name | None = None

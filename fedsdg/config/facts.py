@@ -1,4 +1,4 @@
-"""What records keep of each method, so that tables and figures need neither plugins nor rows."""
+"""Facts on methods that records keep, so that tables and figures need no plugins."""
 
 from __future__ import annotations
 

@@ -43,19 +43,19 @@ _INSTEAD = {
     "Range": "write Annotated[float, Field(ge=0)] with Field of pydantic",
     "RowOptimiser": "it is called Optimiser",
 }
-"""What plugins of earlier versions use, and what to write instead."""
+"""Names that plugins of earlier versions use, and the remedy."""
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """What was imported."""
+    """An imported plugin."""
 
     place: str
     "the file or the module"
     module: str
     "the name under which it is imported"
     sha256: str
-    "of the file and of the modules beside it that it imports"
+    "hash of the file and of the modules beside it that it imports"
     names: frozenset[tuple[str, str]]
     "kind and name of all that it brings"
 

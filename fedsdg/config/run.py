@@ -55,11 +55,11 @@ class Run(Part):
     partition: PartitionSettings
     "how samples are divided among clients"
     training: Training
-    "what the config, the method and the entry say, with the resolved kernel"
+    "local training, with the values of method and entry and the resolved kernel"
     adapters: Adapters
-    "of the frozen backbone"
+    "LoRA adapters of the frozen backbone"
     conditions: Conditions
-    "what it has to cope with"
+    "attacks, dropout, noise and other conditions"
 
     @property
     def setting(self) -> str:
@@ -68,7 +68,7 @@ class Run(Part):
 
     @property
     def folder(self) -> str:
-        """Where its records lie, below those of the experiment."""
+        """The folder of its records, below that of the experiment."""
         clients = f"clients~{self.federation.clients}"
         return f"{self.dataset}/{clients}/{self.setting}/{self.method.label}/seed~{self.seed}"
 

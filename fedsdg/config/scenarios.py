@@ -1,4 +1,4 @@
-"""Scenarios: what each lays over a config's own sections; the whole grid is run under each."""
+"""Scenarios: settings laid over a config; the whole grid runs under each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECTIONS = ("federation", "training", "conditions")
 
 
 class Scenario(Part):
-    """What a scenario lays over the config's own sections: the whole grid is run under each."""
+    """Settings laid over the config's own sections; the whole grid runs under each scenario."""
 
     federation: dict[str, Any] | None = None
     "other keys of `federation`, except `clients`"

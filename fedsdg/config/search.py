@@ -1,4 +1,4 @@
-"""The section ``search``: what a search tries of every method."""
+"""The section ``search``: the values that a search tries of every method."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedsdg.parts import Count, Part
 
 SCALES = ("log", "linear")
 BOUND = "bound"
-"""What a range of eta_m may begin with: the least rate with which gates can move."""
+"""May stand for the low end of a range of eta_m: the least rate with which gates can move."""
 _FORM = "a range such as [0.001, 0.1, log] or a list of values"
 _FROM_BOUND = (
     "a range from the least rate with which gates can move is [bound, high, log] with high above "
@@ -46,7 +46,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 class Search(Part):
-    """What `fedsdg search` tries; its seeds are none of the grid's."""
+    """Hyper-parameters that `fedsdg search` tries, on seeds that the grid does not use."""
 
     seeds: Seeds = (100,)
     """seeds outside the grid; trials run on the first, at half of the rounds, and the best three

@@ -182,7 +182,7 @@ class Adapters(AdapterSettings):
 
 
 class Conditions(Part):
-    """What a run has to cope with; each is left out, or null, if there is none of it."""
+    """Attacks, dropout, noise and other conditions; each is absent or null if there is none."""
 
     attack: Attackers | None = None
     """a share of the clients attacks; they are the same in every round, and those of a smaller

@@ -1,4 +1,4 @@
-"""Where every file of an experiment lies, relative to the working directory.
+"""Paths of all files of an experiment, relative to the working directory.
 
 Names in braces are wildcards of the workflow; ``filled`` fills them elsewhere. A *setting* is a
 skew, or a skew under a scenario: ``iid``, ``iid@half``. Imports nothing heavy, for the workflow

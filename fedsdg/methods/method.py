@@ -37,7 +37,7 @@ class Method:
     objective: tuple[Term, ...] = ()
     "terms beside the cross-entropy and those of the personalisation"
     personalisation: Personalisation = field(default_factory=Shared)
-    "what of the model stays with its client"
+    "parameters that stay with their client"
     stopping: Inexactness | None = None
     "when clients stop before their epochs are used up; None: never"
     sharing: DataSharing = field(default_factory=DataSharing)
