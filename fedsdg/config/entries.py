@@ -96,9 +96,6 @@ def read_entry(given: Any) -> Entry:
     row = find(raw["type"])
     label = raw.get("name") or raw["type"]
     settings = settings_of(raw["type"]).read(dict(raw), " ".join(str(label).split()))
-    for key in row.parameters:
-        if key in raw and raw[key] is None and getattr(settings, key) is not None:
-            raise ConfigError("is null, but must have a value", f"{label}.{key}")
     entry = Entry(
         type=raw["type"],
         label=label,
