@@ -1,5 +1,7 @@
 """A run's federation, put together from its config."""
 
+from typing import Any
+
 from fedsdg.config.run import Run
 from fedsdg.data.partition import Partition
 from fedsdg.experiment.initial_model import initial_model, initial_models_of_clients
@@ -12,6 +14,8 @@ from fedsdg.federation.observers.shapley import Shapley
 from fedsdg.federation.observers.trajectory import Trajectory
 from fedsdg.federation.setup import Schedule, Setup
 from fedsdg.federation.tasks import Work
+from fedsdg.methods.method import Method
+from fedsdg.parts import Part
 
 CONDITIONS = (
     *("label_conflict", "feature_shift", "label_noise", "attack"),
@@ -40,28 +44,20 @@ def build(run: Run, material: Material, partition: Partition, *, trace: int = 0)
     training = run.training
     model, first, private = initial_model(run, material)
     work = Work(
-        optimiser=training.optimiser,
-        loss=training.loss,
-        eta_g=training.eta_g,
-        eta_p=training.eta_p,
-        eta_m=training.eta_m,
-        clip_norm=training.clip_norm,
+        **_same(training, "optimiser", "loss", "eta_g", "eta_p", "eta_m", "clip_norm"),
         terms=method.objective,
         keeps_memory=training.private_optimiser == "keep",
         trace_every=trace,
     )
     schedule = Schedule(
-        rounds=federation.rounds,
-        clients_per_round=federation.clients_per_round,
-        epochs=training.epochs,
-        batch_size=training.batch_size,
-        evaluate_every=federation.evaluate_every,
-        evaluate_from=federation.evaluate_from,
-        evaluate_at=federation.evaluate_at,
-        evaluate=federation.evaluate,
-        refresh=training.refresh,
+        **_same(federation, "rounds", "clients_per_round", "evaluate", "evaluate_every"),
+        **_same(federation, "evaluate_from", "evaluate_at"),
+        **_same(training, "epochs", "batch_size", "refresh"),
     )
     return assemble(
+        **_same(method, "rule", "personalisation", "stopping", "sharing", "heads_apart"),
+        **_same(federation, "held_out", "global_images", "own_images"),
+        **_same(run.conditions, "benchmark_images"),
         seed=run.seed,
         partition=partition,
         pictures=material.pictures,
@@ -69,21 +65,17 @@ def build(run: Run, material: Material, partition: Partition, *, trace: int = 0)
         model=model,
         first=first,
         private=private,
-        rule=method.rule,
         work=work,
         schedule=schedule,
-        personalisation=method.personalisation,
-        stopping=method.stopping,
-        sharing=method.sharing,
         conditions=_conditions(run),
         observers=_observers(run),
-        held_out=federation.held_out,
-        global_images=federation.global_images,
-        own_images=federation.own_images,
-        benchmark_images=run.conditions.benchmark_images,
-        heads_apart=method.heads_apart,
         own_starts=initial_models_of_clients(run, material),
     )
+
+
+def _same(source: Part | Method, *names: str) -> dict[str, Any]:
+    """Return keys of a config or of a method that the engine has under the same names."""
+    return {name: getattr(source, name) for name in names}
 
 
 def _conditions(run: Run) -> list[Condition]:

@@ -234,7 +234,12 @@ def _recorded(task: Task, outcome: str | Failed | None) -> str | None:
 
 
 def prepare(task: Task, _note: Note | None = None) -> Prepared:
-    """Make the partition and then the backbone of a run, unless they are there."""
+    """Make the partition and then the backbone of a run, unless they are there.
+
+    Args:
+        task: The run.
+        _note: A worker gives it, and it is not used.
+    """
     from fedsdg.experiment.material import load_images
     from fedsdg.experiment.partitions import get_or_make
 

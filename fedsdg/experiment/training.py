@@ -117,6 +117,10 @@ class Training:
     def run(self, checkpoint_seconds: float, progress: Progress) -> None:
         """Run the rounds that are left, with a checkpoint from time to time and at a signal.
 
+        Args:
+            checkpoint_seconds: Time between checkpoints.
+            progress: Called after each round with its record.
+
         Raises:
             Stopped: A signal ended the run.
         """
