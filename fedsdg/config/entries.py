@@ -38,6 +38,20 @@ class Entry(Part):
     training: dict[str, Any]
     "keys of ``training`` that it sets for itself"
 
+    def check_fields(self) -> None:
+        """Refuse values that do not go together, and what the method does not permit."""
+        row = self.row
+        row.with_values(self.parameters)
+        optimiser = self.training.get("optimiser")
+        if optimiser is None:
+            return
+        name = optimiser.registered_as
+        if row.optimiser not in (None, name):
+            raise ConfigError(f"prescribes {row.optimiser}; remove 'optimiser: {name}'")
+        decay = getattr(optimiser, "weight_decay", 0.0)
+        if row.undecayed and decay and "weight_decay" in optimiser.model_fields_set:
+            raise ConfigError(f"forbids weight decay; remove 'weight_decay: {decay}'")
+
     @property
     def row(self) -> Method:
         """The row of the table of methods."""
@@ -95,35 +109,16 @@ def read_entry(given: Any) -> Entry:
         raise ConfigError(f"is {shortened(given)}, but must be a name or a mapping with a 'type'")
     row = find(raw["type"])
     label = raw.get("name") or raw["type"]
-    settings = settings_of(raw["type"]).read(dict(raw), " ".join(str(label).split()))
-    entry = Entry(
-        type=raw["type"],
-        label=label,
-        parameters={key: getattr(settings, key) for key in row.parameters},
-        training={key: getattr(settings, key) for key in OVERRIDES if raw.get(key) is not None},
-    )
-    _require_prescribed(entry, row)
-    try:
-        row.with_values(entry.parameters)
-    except ConfigError as error:
-        raise error.within(str(label)) from None
-    except ValueError as error:
-        raise ConfigError(f": {error}", str(label)) from error
-    return entry
-
-
-def _require_prescribed(entry: Entry, row: Method) -> None:
-    """Refuse an optimiser, or weight decay, that the method does not permit."""
-    given = entry.training.get("optimiser")
-    if given is None:
-        return
-    if row.optimiser is not None and given.registered_as != row.optimiser:
-        raise ConfigError(
-            f"prescribes {row.optimiser}; remove 'optimiser: {given.registered_as}'", entry.label
-        )
-    decay = getattr(given, "weight_decay", 0.0)
-    if row.undecayed and decay and "weight_decay" in given.model_fields_set:
-        raise ConfigError(f"forbids weight decay; remove 'weight_decay: {decay}'", entry.label)
+    place = " ".join(str(label).split())
+    settings = settings_of(raw["type"]).read(dict(raw), place)
+    values = dict(settings)
+    entry = {
+        "type": raw["type"],
+        "label": label,
+        "parameters": {key: values[key] for key in row.parameters},
+        "training": {key: values[key] for key in OVERRIDES if values[key] is not None},
+    }
+    return Entry.read(entry, place)
 
 
 def read_entries(given: Any) -> tuple[Entry, ...]:
