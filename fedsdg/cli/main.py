@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "_FEDSDG_COMPLETE" in os.environ:
         commands(prog_name="fedsdg")  # It answers the shell and exits.
     try:
-        with commands.make_context("fedsdg", words) as context:
+        with commands.make_context("fedsdg", [*words]) as context:
             code = int(commands.invoke(context) or 0)
         sys.stdout.flush()
         return code
