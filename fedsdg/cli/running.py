@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json as json_format
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from fedsdg.cli.command import (
     Count,
@@ -219,10 +221,11 @@ def compare(
     _require_places(output or "compare")
     from fedsdg.experiment import compare
 
+    options: dict[str, Any] = {"against": against, "tune": tune, "baselines_here": baselines_here}
     count = jobs or os.cpu_count() or 1
-    options = {"against": against, "tune": tune, "baselines_here": baselines_here}
     found = compare.compare(file, arena, seeds, jobs=count, output=output, **options)
-    ranking = [row for table in found.tables for row in table.numbers.to_dict("records")]
+    numbers = [table.numbers.to_json(orient="records") for table in found.tables]
+    ranking = [row for text in numbers for row in json_format.loads(text)]  # NaN is null there.
     facts = {"paired": found.paired, "page": str(found.page), "ranking": ranking}
     answer(json, facts, [*(table.markdown() for table in found.tables), *found.sentences])
     remark(f"the page: {found.page}")

@@ -53,7 +53,6 @@ WRONG = [
     ("summarise --runs x --output y", ""),
     ("summarise --succeeded x --output y", ""),
     ("record needs", ""),
-    ("search --config smoke --set search.skews=[dirichlet~0.3]", "nothing to search"),
     ("search --config smoke --show", "results/search/smoke.json"),
     ("trace x.csv:2", ""),
     ("trace x/iid/fedsdg accuracy", ""),
