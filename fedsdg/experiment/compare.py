@@ -55,7 +55,7 @@ class Comparison:
     @property
     def paired(self) -> str | None:
         """How runs are paired with the record; None: all rows were run here."""
-        return self.agreement and self.agreement.paired
+        return None if self.agreement is None else self.agreement.paired
 
     @property
     def page(self) -> Path:
@@ -223,23 +223,11 @@ def _require_pairs(
 
 
 def _space(config: Config, arena: Config, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a search tries of each newcomer: its own space, else the learning rate.
-
-    The range of the rate is that of the arena for methods of the same optimiser.
-    """
+    """Return what a search tries of each newcomer: its own space, else FedAvg's learning rate."""
     found = {}
     for entry in config.methods:
-        usual = [
-            axes
-            for label, axes in arena.search.space.items()
-            if set(axes) == {"eta_g"} and arena.method(label).row.optimiser == entry.row.optimiser
-        ]
-        if entry.label not in given and not usual:
-            raise ConfigError(
-                f"the arena searches no rate for methods of the optimiser of {entry.label}; say "
-                "in search.space of your config file what is to be tried"
-            )
-        found[entry.label] = given.get(entry.label) or usual[0]
+        usual = "fedavg-sgd" if entry.row.optimiser == "sgd" else "fedavg-uniform"
+        found[entry.label] = given.get(entry.label) or arena.search.space[usual]
     return found
 
 

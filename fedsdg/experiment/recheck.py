@@ -51,8 +51,6 @@ class Agreement:
     "whether every recorded number is the same"
     largest: float | None = None
     "of the differences between losses in the first round; None: no round was done"
-    kernels: tuple[str, str] = ("", "")
-    "what computed the record, and what computes here"
 
     @property
     def paired(self) -> str | None:
@@ -68,11 +66,9 @@ class Agreement:
             return f"not paired with the record: {'; '.join(self.differs)}"
         if self.exactly:
             return f"paired exactly: {self.run} comes out bit for bit"
-        there, here = self.kernels
         return (
             f"paired by federation: {self.run} has the same clients, cohorts and first values, and "
-            f"its losses agree to {self.largest:.0e} in the first round (training.kernel: {there} "
-            f"in the record, {here} here)"
+            f"its losses agree to {self.largest:.0e} in the first round"
         )
 
 
@@ -102,7 +98,8 @@ def recheck(task: Task, record: Path, row: Mapping[str, Any], most: int = ROUNDS
     here = run.complete()
     material = load_material(task.source, task.backbone, run.training.device)
     partition = draw(run, material.data)
-    kernels = (there["training"].pop("kernel", "torch"), here["training"].pop("kernel"))
+    # Either kernel makes the same federation.
+    there["training"]["kernel"] = here["training"]["kernel"]
     there |= {key: row[key] for key in ("partition_hash", "backbone_hash")}
     here |= {"partition_hash": partition.sha256, "backbone_hash": material.backbone_hash}
     # Keys that one of them lacks were added since, or are gone.
@@ -118,7 +115,7 @@ def recheck(task: Task, record: Path, row: Mapping[str, Any], most: int = ROUNDS
         "rounds": [made.round for made in done],
         "clients": [client for made in done for client in made.clients],
     }
-    return replace(compared(record, row, tables), kernels=kernels)
+    return compared(record, row, tables)
 
 
 def compared(
@@ -150,7 +147,7 @@ def compared(
             same = (there[name] == own[name]) | (there[name].isna() & own[name].isna())
             exactly &= bool(same.all())
             if not same.all() and own[name].dtype.kind in "bi":
-                place = same.idxmin()
+                place: Any = same.idxmin()
                 text = f"{there[name][place]} in the record, but {own[name][place]} here"
                 fault = f"{table}.parquet, {', '.join(key)} {place}: {name} is {text}"
                 return Agreement(run_below(row), (fault,))

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import inspect
+import io
+import itertools
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
-from functools import cache
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import is_dataclass, replace
+from functools import cache, cached_property
 from itertools import islice
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
+from unittest import mock
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedsdg.aggregation.types import Aggregate, Context, Rule
+from fedsdg.config import plugins
 from fedsdg.config.config import Config
 from fedsdg.config.scenarios import overlay
 from fedsdg.data.datasets import ImageData
@@ -21,7 +30,10 @@ from fedsdg.experiment.building import build
 from fedsdg.experiment.material import Material, prepare_material
 from fedsdg.experiment.partitions import draw
 from fedsdg.federation import rounds
+from fedsdg.federation.conditions.attack import Attackers
 from fedsdg.federation.setup import Setup
+from fedsdg.federation.terms import Term
+from fedsdg.federation.training import Rows
 from fedsdg.models import Architecture, build_backbone, freeze
 
 CLASSES = 4
@@ -40,6 +52,24 @@ CONFIG = {
     "methods": ["fedavg-uniform"],
     "conditions": {"benchmark_images": 20},
 }
+
+GRADIENTS = ("theta_grad", "private_grad")
+WRITES = {
+    **dict.fromkeys(("__call__", "value", "finish", "tamper", "labels", "prepare"), ()),
+    "transform_upload": (),
+    "add_gradient": GRADIENTS,
+    "correct": GRADIENTS,
+    "move": ("parameters", "memory"),
+}
+"""Methods of parts, and which of their arguments they may write to."""
+SECTIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "method": lambda given: {"methods": [given]},
+    "optimiser": lambda given: {"training": {"optimiser": given}},
+    "loss": lambda given: {"training": {"loss": given}},
+    "attack": lambda given: {"conditions": {"attack": {**given, "share": 0.3}}},
+    "condition": lambda given: {"conditions": {"others": [given]}},
+}
+"""What a config says to use a part, by its kind."""
 
 
 class Federation:
@@ -103,6 +133,100 @@ def arrays(value: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
         entries = dict(enumerate(value))
     for key, entry in entries.items():
         yield from arrays(entry, f"{name}.{key}".removeprefix("."))
+
+
+class Call(NamedTuple):
+    """A call of a rule, in float64."""
+
+    rule: Rule
+    uploads: dict[str, Tensor]
+    context: Context
+    state: Mapping[str, Tensor]
+
+    @classmethod
+    def recorded(cls, rule: Rule, uploads: Any, context: Context, state: Any) -> Call:
+        """Return a copy of a call."""
+        uploads = {name: rows.double() for name, rows in uploads.items()}
+        assert context.models is not None
+        context = replace(context, models=context.models.double())
+        return cls(rule, uploads, copy.deepcopy(context), copy.deepcopy(state))
+
+    def repeat(self) -> Aggregate:
+        """Call the rule again; it remembers nothing of the first time."""
+        return copy.deepcopy(self.rule)(self.uploads, self.context, self.state)
+
+    def of(self, order: np.ndarray) -> Call:
+        """Return the call with these clients, by position."""
+        uploads = {n: x if n == "server" else x[order] for n, x in self.uploads.items()}
+        return self._replace(uploads=uploads, context=self.context.subset(order))
+
+
+class Trial:
+    """A part in its federation, and what is seen there.
+
+    Args:
+        kind: Its kind, a key of `SECTIONS`.
+        name: Its name.
+        module: The plugin that defines it, if one does.
+    """
+
+    def __init__(self, kind: str, name: str, module: str = "") -> None:
+        self.kind = kind
+        self.name = name
+        self.module = module
+        self.calls: list[Call] = []
+        self.rows: dict[Term, Rows] = {}
+        self.changed: list[str] = []
+
+    def federation(self, *, trace: int = 0, rate: float = 0.01, **values: Any) -> Federation:
+        """Return the federation before its first round, with some values of parameters."""
+        changed = SECTIONS[self.kind]({"type": self.name, **values})
+        training = {"eta_g": rate, "eta_p": rate, **changed.pop("training", {})}
+        return Federation.of({**changed, "training": training}, trace)
+
+    def federation_in_another_process(self) -> Federation:
+        """Return the federation as if the plugin had just been imported."""
+        if self.module:
+            module = sys.modules[self.module]
+            module.__spec__.loader.exec_module(module)  # type: ignore[union-attr]
+            plugins.METHODS.update(getattr(module, "METHODS", {}))
+        return self.federation()
+
+    @cached_property
+    def whole(self) -> Federation:
+        """The federation after all rounds; what its parts are given is recorded."""
+        setup = self.federation().setup
+        parts: list[Any] = [setup.rule, setup.work.loss, setup.work.optimiser, *setup.conditions]
+        parts += [part.attack for part in setup.conditions if isinstance(part, Attackers)]
+        parts += [*setup.work.terms, *(term for p in setup.phases for term in p.terms or ())]
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+            for cls, name in itertools.product({type(part) for part in parts}, WRITES):
+                if name in dir(cls):
+                    watched = self._watched(getattr(cls, name), WRITES[name])
+                    stack.enter_context(mock.patch.object(cls, name, watched))
+            return self.federation(trace=1).run()
+
+    def _watched(self, method: Callable[..., Any], writes: tuple[str, ...]) -> Callable[..., Any]:
+        """Return a method that records what it is given, and notes what it changes of that."""
+        names = list(inspect.signature(method).parameters)[1:]
+
+        def call(part: Any, *values: Any, **more: Any) -> Any:
+            given = dict(zip(names, values, strict=False)) | more
+            given.pop("setup", None)
+            if isinstance(part, Rule):
+                self.calls.append(Call.recorded(part, *values))
+            if isinstance(part, Term):
+                self.rows[part] = copy.deepcopy(given["rows"])
+            before = dict(arrays(given))
+            result = method(part, *values, **more)
+            for name, now in arrays(given):
+                if now.tobytes() != before[name].tobytes() and not {*writes} & {*name.split(".")}:
+                    place = f"{type(part).__name__}.{method.__name__}"
+                    self.changed.append(f"`{place}` changes {name} in place; change a copy")
+            return result
+
+        return call
 
 
 @cache

@@ -159,10 +159,9 @@ def test_a_published_run_is_paired_with_its_record(row):
     assert found.largest < SAME_LOSS
 
 
-def test_the_other_kernel_is_a_pair_and_is_named(row):
+def test_the_other_kernel_makes_a_pair(row):
     found = recheck(task(row, "training.kernel=torch"), NEEDS, row, 1)
-    assert found.paired == "by federation"
-    assert "training.kernel: compiled in the record, torch here" in found.sentence
+    assert found.paired == "by federation" and found.largest < SAME_LOSS
 
 
 @pytest.mark.parametrize(
