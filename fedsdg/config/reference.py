@@ -54,9 +54,18 @@ def config_page() -> str:
 def config_schema() -> dict[str, Any]:
     """Return the JSON schema of a config, for editors."""
     schema = Config.model_json_schema()
+    keys = schema["properties"]
     for key, names in (("methods", plugins.METHODS), ("datasets", DATASETS)):
-        schema["properties"][key] |= {"type": "array", "items": named_schema(names)}
+        keys[key] |= {"type": "array", "items": named_schema(names)}
+    # Null takes back what a file below says.
+    scenarios = keys["scenarios"]
+    scenarios["additionalProperties"] = _or_null(scenarios["additionalProperties"])
+    keys["scenarios"] = _or_null(scenarios)
     return schema
+
+
+def _or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [schema, {"type": "null"}]}
 
 
 def methods_page() -> str:

@@ -244,6 +244,14 @@ def test_the_pages_name_every_key_and_method():
     json.dumps(schema)
 
 
+def test_the_schema_for_editors_accepts_every_config():
+    validator = pytest.importorskip("jsonschema").Draft202012Validator(config_schema())
+    for file in CONFIGS:
+        assert not [error.message for error in validator.iter_errors(merged([file]))], file
+    wrong = {**merged(), "federation": {"client": 3}, "methods": ["fedsdgg"], "seeds": 0}
+    assert len(list(validator.iter_errors(wrong))) == 3
+
+
 def test_the_committed_pages_are_those_of_the_parts():
     docs = Path(__file__).parents[2] / "docs"
     remedy = "run python -m fedsdg.config.reference"
