@@ -29,6 +29,9 @@ class GridError(ValueError):
     """Something that many runs depend on cannot be had."""
 
 
+Outcomes = AbstractContextManager[Iterator[tuple[Task, str | Failed | None]]]
+
+
 class Prepared(NamedTuple):
     """What a run needs besides its images."""
 
@@ -78,9 +81,7 @@ class Runner:
         prepared = self.prepare(tasks)
         return [task.key(*prepared[task.partition][:2]) for task in tasks]
 
-    def run(
-        self, tasks: Sequence[Task]
-    ) -> AbstractContextManager[Iterator[tuple[Task, str | Failed | None]]]:
+    def run(self, tasks: Sequence[Task]) -> Outcomes:
         """Yield an iterator over runs as they end, whose partitions and backbone are made.
 
         Each comes with its outcome: None, the sentence of a failure, or `Failed` if the worker was

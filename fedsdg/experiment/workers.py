@@ -75,11 +75,8 @@ def environments(device: str, threads: int, jobs: int) -> list[dict[str, str]]:
     common = {**ALLOCATOR, **dict.fromkeys(THREADS, str(threads))}
     if device != "cuda":
         return [common] * jobs
-    gpus = visible_gpus()
-    sharing = -(-jobs // max(1, len(gpus)))
-    common |= {**WORKSPACE, "FEDSDG_SHARING": str(sharing)}
-    if not gpus:
-        return [common] * jobs
+    gpus = visible_gpus() or [""]  # Without a GPU runs say so.
+    common |= {**WORKSPACE, "FEDSDG_SHARING": str(-(-jobs // len(gpus)))}
     return [{**common, "CUDA_VISIBLE_DEVICES": gpus[k % len(gpus)]} for k in range(jobs)]
 
 
