@@ -229,32 +229,28 @@ def aggregate(
     from fedsdg.experiment.interruption import stopped_by_signals
     from fedsdg.files import write_json
 
-    given = {
-        "num_samples": num_samples,
-        "num_batches": num_batches,
-        "client_samples": client_samples,
-    }
-    counts = {name: file for name, file in given.items() if file is not None}
+    counts = [file for file in (num_samples, num_batches, client_samples) if file is not None]
     folders = [text.partition("=") for text in upload]
     for name, _, folder in folders:
         if not (name and folder):
             raise ValueError(f"--upload {name!r} is not of the form NAME=FOLDER")
-    uploads = {name: upload_files(folder, clients) for name, _, folder in folders}
     targets = [file for file in (out, state_out) if file is not None]
     for target in targets:
-        files.check_not_read(target, [*counts.values()])
+        files.check_not_read(target, counts)
     if report is not None:
         files.check_target(report, overwrite=overwrite)
-        files.check_not_read(report, [*targets, global_, *clients, *counts.values()])
+        files.check_not_read(report, [*targets, global_, *clients, *counts])
     with stopped_by_signals():
         result = files.aggregate_files(
             _rule(rule),
             global_,
             clients,
             out,
-            **{name: files.read_counts(file) for name, file in counts.items()},
+            num_samples=num_samples and files.read_counts(num_samples),
+            num_batches=num_batches and files.read_counts(num_batches),
+            client_samples=client_samples and files.read_counts(client_samples),
             num_clients=num_clients,
-            uploads=uploads,
+            uploads={name: upload_files(folder, clients) for name, _, folder in folders},
             round=round,
             state=files.read_state(state) if state is not None else None,
             state_out=state_out,
@@ -274,17 +270,9 @@ def _rule(text: str) -> Any:
     """Return a rule as a config has it: a name, or a row such as {type: krum, f: 2}."""
     from fedsdg.files.yaml_text import read_yaml
 
+    row: Any = None
     with contextlib.suppress(ValueError):
         row = read_yaml(text, "--rule")
-        if isinstance(row, str):
-            return row
-        if isinstance(row, dict):
-            return {key: _number(value) for key, value in row.items()}
-    raise ValueError(f"--rule {text!r} is neither a name nor a row {{type: …}}")
-
-
-def _number(value: Any) -> Any:
-    """Read a number that YAML takes for a text, such as 1e-8."""
-    with contextlib.suppress(ValueError):
-        return float(value) if isinstance(value, str) else value
-    return value
+    if not isinstance(row, str | dict):
+        raise ValueError(f"--rule {text!r} is neither a name nor a row {{type: …}}")
+    return row

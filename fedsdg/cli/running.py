@@ -141,13 +141,11 @@ def grid(
     from fedsdg.analysis.render import write_shown
     from fedsdg.experiment.summary import closing_lines, write_summary
 
-    runs, summary, tables, figures = (
-        Path("results", kind, config.experiment)
-        for kind in ("runs", "summary", "tables", "figures")
-    )
-    write_summary(runs, summary, config)
-    write_shown(record(summary), tables, figures)
-    write_page("results/report/index.html", [record(summary)])
+    name = config.experiment
+    write_summary(Path("results/runs", name), Path("results/summary", name), config)
+    opened = record(Path("results/summary", name))
+    write_shown(opened, Path("results/tables", name), Path("results/figures", name))
+    write_page("results/report/index.html", [opened])
     print("\n".join(closing_lines(config)))
     if failed:
         remark(f"error: {len(failed)} run(s) failed; mend the cause and give the command again")

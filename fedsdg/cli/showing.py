@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -75,8 +76,8 @@ def _check_config(laid: Laid, brief: bool, json: bool) -> None:
         return
     kinds = ("methods", "datasets", "skews", "scenarios", "seeds")
     sizes = {kind: len(getattr(config, kind)) for kind in kinds}
-    runs = len(config.datasets) * len(config.settings) * len(config.methods) * len(config.seeds)
-    untuned = [entry.label for entry in config.methods if entry.label in config.untuned]
+    runs = math.prod(size or 1 for size in sizes.values())
+    untuned = sorted(config.untuned)
     facts = {"experiment": config.experiment, **sizes, "runs": runs, "untuned": untuned}
     product = " x ".join(f"{size} {kind}" for kind, size in sizes.items() if size)
     product = product.replace("datasets", "data sets")

@@ -48,7 +48,7 @@ def command(*arguments, rule="fedsdg", out="new.safetensors"):
 
 @pytest.mark.parametrize(
     "rule",
-    ["fedsdg", "fedavg", "{type: krum, f: 2}", "{type: fedsdg, epsilon: 1e-9, max_weight: 0.2}"],
+    ["fedsdg", "fedavg", "{type: krum, f: 2}", "{type: fedsdg, epsilon: 1.0e-9, max_weight: 0.2}"],
 )
 def test_it_does_what_the_door_does(rule, federation, capsys):
     theta, clients = federation
