@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -14,6 +15,7 @@ from fedsdg.config.layers import load, merged
 from fedsdg.config.reference import config_page, config_schema, methods_page
 from fedsdg.config.scenarios import overlay
 from fedsdg.config.search import Interval
+from fedsdg.config.sections import CHECKPOINT_FILES
 from fedsdg.errors import ConfigError
 from fedsdg.federation.conditions.attack import Attack
 from fedsdg.federation.losses import Loss
@@ -142,10 +144,54 @@ def test_an_address_holds_what_changes_numbers_and_nothing_else(base, monkeypatc
     assert len(keys) == len(others)
     assert first not in keys
     made = first_run(raw)
-    assert made.key("other", "backbone", VERSIONS) != made.key("partition", "other", VERSIONS)
+    assert made.key("other", "backbone", VERSIONS) != first
+    assert made.key("partition", "other", VERSIONS) != first
     assert made.key("partition", "backbone", {"torch": "3"}) != first
-    monkeypatch.setattr(run, "NUMERICS", run.NUMERICS + 1)
+    for module, name, value in (
+        (plugins, "hashes", lambda *_: ["a plugin's"]),
+        (run, "NUMERICS", run.NUMERICS + 1),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, value)
+            assert key(raw) != first
+    row = replace(plugins.METHODS["fedprox"], numerics=1)
+    monkeypatch.setitem(plugins.METHODS, "fedprox", row)
     assert key(raw) != first
+
+
+def test_an_address_holds_the_checkpoint_that_adapters_start_from(base, tmp_path):
+    for name in CHECKPOINT_FILES:
+        (tmp_path / name).write_text("1")
+    raw = changed(base, "adapters.start", str(tmp_path))
+    first = key(raw)
+    assert first != key(base)
+    (tmp_path / CHECKPOINT_FILES[1]).write_text("2")
+    assert key(raw) != first
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in CHECKPOINT_FILES:
+        (elsewhere / name).write_text("1")
+    assert key(changed(base, "adapters.start", str(elsewhere))) == first
+    complete = first_run(changed(base, "adapters.start", str(elsewhere))).complete()
+    json.dumps(complete)
+    assert len(complete["adapters"]["start"]) == 64
+
+
+def test_a_run_is_complete_in_its_records(base):
+    conditions = {"attack": {"type": "sign-flip", "share": 0.2}, "dropout": {"probability": 0.1}}
+    made = first_run({**base, "conditions": conditions, "methods": ["krum"], "seeds": [1]})
+    complete = made.complete()
+    assert complete["parameters"] == {"f": 1}
+    assert complete["training"]["optimiser"] == "adam" and complete["training"]["epochs"] == 2
+    assert complete["conditions"]["attack"]["type"] == "sign-flip"
+    assert complete["conditions"]["attack"]["share"] == 0.2
+    assert (complete["seed"], complete["method"], complete["dataset"]) == (1, "krum", "digits")
+    assert "partition_seed" not in complete and "null" not in json.dumps(complete)
+    other = first_run({**base, "partition_seed": 7, "training": {"optimiser": "sgd"}})
+    assert other.complete()["partition_seed"] == other.overrides()["partition_seed"] == 7
+    decayed = {"type": "sgd", "momentum": 0.5}
+    made = first_run({**base, "methods": ["fedavg"], "training": {"optimiser": decayed}})
+    assert made.complete()["training"]["optimiser"] == decayed
 
 
 def test_rows_and_entries_lie_over_the_training_of_the_config(base):
