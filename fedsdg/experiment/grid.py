@@ -161,9 +161,9 @@ def run_grid(
                 runs.progress.finish(task, failure)
                 if failure is not None:
                     failures.append(f"{task.title}: {failure}")
-        open_ = runs.progress.runs - runs.progress.finished_runs
-        if open_:
-            runs.progress.say(f"time is up: {open_} runs are left; call again to go on")
+        unfinished = runs.progress.runs - runs.progress.finished_runs
+        if unfinished:
+            runs.progress.say(f"time is up: {unfinished} runs are left; call again to go on")
     return failures
 
 

@@ -178,12 +178,12 @@ def _run(runs: Runner, trials: Sequence[Trial], only: Sequence[str]) -> int:
     tasks = [task for trial in in_order for task in trial.tasks]
     keys = runs.keys(tasks)
     key_of = {id(task): key for task, key in zip(tasks, keys, strict=True)}
+    wanted = [task for task in tasks if not only or task.run.method.label in only]
     # Trials at the same point have the same runs.
-    distinct = dict(zip(keys, tasks, strict=True))
-    wanted = [task for task in distinct.values() if not only or task.run.method.label in only]
-    open_ = [task for task in wanted if _outcome(key_of[id(task)]) is None]
-    runs.progress.start(open_, len(wanted) - len(open_))
-    with runs.run(open_) as outcomes:
+    distinct = {key_of[id(task)]: task for task in wanted}
+    unfinished = {key: task for key, task in distinct.items() if _outcome(key) is None}
+    runs.progress.start(list(unfinished.values()), len(distinct) - len(unfinished))
+    with runs.run(list(unfinished.values())) as outcomes:
         for task, outcome in outcomes:
             failure = outcome.message if isinstance(outcome, Failed) else outcome
             runs.progress.finish(task, failure)
@@ -192,7 +192,7 @@ def _run(runs: Runner, trials: Sequence[Trial], only: Sequence[str]) -> int:
                 store_failure(key_of[id(task)], outcome)
     for trial in trials:
         trial.outcomes = [_outcome(key_of[id(task)]) for task in trial.tasks]
-    return sum(_outcome(key_of[id(task)]) is None for task in open_)
+    return sum(_outcome(key) is None for key in unfinished)
 
 
 def _outcome(key: str) -> Outcome:

@@ -156,7 +156,7 @@ class _Worker:
     """A process that does one task after another, and is replaced when it was killed."""
 
     task: Any = _NO_TASK
-    "at which it is"
+    "what the process is doing"
     connection: Connection
     "on which the process answers"
     _process: BaseProcess | None = None

@@ -16,6 +16,8 @@ from fedsdg.experiment.workers import Failed
 from tests.experiment.conftest import tiny
 
 OUTPUT = Path("results/search/tiny.json")
+AXIS = "{eta_g: [0.002, 0.2, log]}"
+TWIN = f"search.space={{fedavg: {AXIS}, twin: {AXIS}}}"
 
 
 @pytest.fixture
@@ -82,6 +84,7 @@ def test_trials_run_half_of_the_rounds_and_finalists_all_of_them_on_other_seeds(
     assert len(finals) == 2 * 3 * 2 and {task.run.federation.rounds for task in finals} == {4}
     assert {task.run.seed for task in finals} == {101, 102}
     assert {task.identity["skew"] for task in ran} == {"iid"}
+    assert {task.run.federation.evaluate for task in ran} == {"validation"}
     for row in found.values():
         best = sorted(row["trials"], key=lambda trial: -trial["score"])[:3]
         assert [t["number"] for t in row["finalists"]] == [t["number"] for t in best]
@@ -144,6 +147,10 @@ def test_only_starts_runs_of_the_rows_that_it_names(folder, ran):
     assert found["fedavg"]["best"] is None and found["fedsdg"]["best"] is not None
     found = search(tiny(), OUTPUT, only=["fedavg"])["methods"]
     assert all(row["best"] for row in found.values())
+    ran.clear()
+    twin = tiny("methods=[fedavg, {type: fedavg, name: twin}]", "search.seeds=[100]", TWIN)
+    search(twin, OUTPUT, only=["fedavg"])
+    assert len(ran) == 5  # The same runs as the twin's, whose label is not named.
     with pytest.raises(ValueError, match="no row of the search; did you mean 'fedavg'"):
         search(tiny(), OUTPUT, only=["fedagv"])
 
