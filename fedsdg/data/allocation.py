@@ -6,11 +6,10 @@ clients got enough, and may draw again.
 """
 
 import numpy as np
+from numpy.random import Generator
 
 
-def iid(
-    labels: np.ndarray, num_clients: int, _: float, generator: np.random.Generator
-) -> np.ndarray:
+def iid(labels: np.ndarray, num_clients: int, _: float, generator: Generator) -> np.ndarray:
     """Divide the samples at random into parts whose sizes differ by at most 1."""
     client = np.empty(len(labels), dtype=np.int32)
     client[generator.permutation(len(labels))] = _even_parts(len(labels), num_clients)
@@ -18,7 +17,7 @@ def iid(
 
 
 def dirichlet(
-    labels: np.ndarray, num_clients: int, alpha: float, generator: np.random.Generator
+    labels: np.ndarray, num_clients: int, alpha: float, generator: Generator
 ) -> np.ndarray:
     """Cut each class c at round(n_c · cumsum(p_c)), with shares p_c ~ Dir(α 1_K).
 
@@ -34,9 +33,7 @@ def dirichlet(
     return client
 
 
-def quantity(
-    labels: np.ndarray, num_clients: int, beta: float, generator: np.random.Generator
-) -> np.ndarray:
+def quantity(labels: np.ndarray, num_clients: int, beta: float, generator: Generator) -> np.ndarray:
     """Cut the samples, in random order, at round(n · cumsum(q)), with shares q ~ Dir(β 1_K).
 
     The quantity skew of NIID-Bench (Li et al. 2022): sizes differ, classes are IID.
@@ -48,7 +45,7 @@ def quantity(
 
 
 def classes_each(
-    labels: np.ndarray, num_clients: int, count: float, generator: np.random.Generator
+    labels: np.ndarray, num_clients: int, count: float, generator: Generator
 ) -> np.ndarray:
     """Give every client samples of exactly ``count`` classes.
 
