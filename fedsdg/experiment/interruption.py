@@ -59,7 +59,7 @@ def stopped_by_signals(*, at_once: bool = True) -> Iterator[Callable[[], None]]:
         yield check
         return
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    before = {n: found for n, found in handlers.items() if found not in (signal.SIG_IGN, None)}
+    before = {n: old for n, old in handlers.items() if old not in (signal.SIG_IGN, None)}
     for number in before:
         signal.signal(number, handle)
     try:
