@@ -18,12 +18,9 @@ WRONG = [
     ("methods --plugn", "--plugin"),
     ("methods scafold", "there is no method 'scafold'; did you mean 'scaffold'?"),
     ("methods show", "name one method, as in"),
-    ("methods krum fedper", "name one method, as in"),
     ("arenas cross-needs", "cross-needs"),
     ("aggregate --rule fedavg", "'--global'"),
-    ("verify --sample two", "'--sample'"),
     ("grid --jobs 0", "'--jobs'"),
-    ("grid --minutes -1", "'--minutes'"),
     ("grid --only", "'--only'"),
     ("grid smoke --only sead~0", "'sead~0' names nothing of the grid; did you mean 'seed~0'?"),
     ("grid no.yaml", "there is no config file no.yaml"),
@@ -40,22 +37,16 @@ WRONG = [
     ("partition --dataset digits --skew iid --seed 0 1 --output x x", "name one --output a seed"),
     ("partition --dataset digitz --skew iid --seed 0 --output x", "did you mean 'digits'?"),
     ("partition --dataset digits --skew dirichlet~0 --seed 0 --output x", "dirichlet~0"),
-    ("partition --dataset digits --clients 500 --skew iid --seed 0 --output x", "500"),
     ("evaluate mine", "name data sets with --data"),
     ("render man", "there is no table, figure or metric 'man'; did you mean 'main'?"),
     ("render main", "--summary"),
-    ("render page --summary x", "--summary"),
     ("render claims", "there is no claims.yaml here"),
     ("render page", ""),
-    ("render main --summary x --output y", ""),
-    ("render speed --measured x --output y", ""),
     ("summarise --output y", "--runs"),
-    ("summarise --runs x --output y", ""),
     ("summarise --succeeded x --output y", ""),
     ("record needs", ""),
     ("search --config smoke --show", "results/search/smoke.json"),
     ("trace x.csv:2", ""),
-    ("trace x/iid/fedsdg accuracy", ""),
     ("verify", ""),
     ("export nowhere", ""),
     ("compare mine.py", "there is no plugin file mine.py"),
@@ -64,7 +55,7 @@ WRONG = [
 """A command, and what it says; "" where others test the sentence."""
 
 
-@pytest.mark.parametrize(("words", "part"), WRONG, ids=[words for words, _ in WRONG])
+@pytest.mark.parametrize(("words", "part"), WRONG)
 def test_what_is_wrong_is_one_sentence_and_nothing_is_written(words, part, empty, refused):
     sentence = refused(*words.split())
     assert part in sentence and len(sentence.split()) > 5
@@ -74,19 +65,16 @@ def test_what_is_wrong_is_one_sentence_and_nothing_is_written(words, part, empty
 UNWRITABLE = [
     "run --config smoke --method krum",
     "grid smoke",
-    "partition --dataset digits --skew iid --seed 0 --output closed/here",
-    "pretrain --output closed/here",
-    "render main --summary x --output closed/here",
     "record smoke",
+    "pretrain --output x",
 ]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 @pytest.mark.parametrize("words", UNWRITABLE)
-def test_a_read_only_folder_is_named_before_anything_is_computed(words, empty, refused):
-    (empty / "closed").mkdir(mode=0o500)
-    if "closed" not in words:
-        os.chdir("closed")
+def test_a_read_only_folder_is_named_before_anything_is_computed(
+    words, empty, refused, monkeypatch
+):
+    monkeypatch.setattr("os.access", lambda *_: False)  # Root may write everywhere.
     assert "cannot be written: change the permissions of" in refused(*words.split())
 
 
