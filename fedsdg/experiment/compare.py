@@ -48,14 +48,10 @@ class Comparison:
     "the ranking with each newcomer"
     sentences: tuple[str, ...]
     "where newcomers stand"
-    agreement: Agreement | None
-    "how runs made here are paired with the record's; None: all rows were run here"
+    paired: str | None
+    "how runs made here are pairs of the record's, as `Agreement` says; None: all were run here"
     folder: Path
-
-    @property
-    def paired(self) -> str | None:
-        """How runs are paired with the record; None: all rows were run here."""
-        return None if self.agreement is None else self.agreement.paired
+    "of page, records, sources and hashes"
 
     @property
     def page(self) -> Path:
@@ -158,7 +154,8 @@ def compare(
         replace(table, name=f"{table.name}-{label}").write(folder)
     lines = [line for label in labels for line in sentences(both, label)]
     remark = " ".join([checked, *lines])
-    finished = Comparison(tables, tuple(lines), agreement, folder)
+    paired = None if agreement is None else agreement.paired
+    finished = Comparison(tables, tuple(lines), paired, folder)
     write_page(finished.page, [both], root=folder, compared=tables, remark=remark)
     return finished
 

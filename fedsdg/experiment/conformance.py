@@ -38,6 +38,8 @@ from fedsdg.files import PACKAGE
 LEARNED = 0.45
 """Accuracy that clients reach with images of four classes, at one of the `RATES`."""
 RATES = (0.01, 0.3)
+LIBRARIES = (PACKAGE, Path(traceback.__file__).parent, Path(np.__file__).parents[1])
+"""Folders of code that is not the user's."""
 LOSS = 1e-3
 """A gradient of the loss, which stands there before that of a term."""
 
@@ -315,7 +317,7 @@ def _raised(error: BaseException) -> str:
     sentence = f"it raises {type(error).__name__}: {' '.join(str(error).split())}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
-        if not file.is_relative_to(PACKAGE) and "site-packages" not in file.parts:
+        if not any(file.is_relative_to(folder) for folder in LIBRARIES):
             return f"{sentence} at {file.name}, line {frame.lineno}"
     return sentence
 

@@ -120,7 +120,12 @@ class Federation:
 
 
 def arrays(value: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
-    """Yield a copy of each tensor and array within a value, with the names that lead to it."""
+    """Yield a copy of each tensor and array within a value, with the names that lead to it.
+
+    Args:
+        value: A tensor or an array, or dataclasses, mappings and lists of these.
+        name: Stands before the names.
+    """
     if isinstance(value, Tensor | np.ndarray):
         yield name, np.array(value.detach() if isinstance(value, Tensor) else value)
         return
@@ -144,12 +149,11 @@ class Call(NamedTuple):
     state: Mapping[str, Tensor]
 
     @classmethod
-    def recorded(cls, rule: Rule, uploads: Any, context: Context, state: Any) -> Call:
-        """Return a copy of a call."""
-        uploads = {name: rows.double() for name, rows in uploads.items()}
-        assert context.models is not None
-        context = replace(context, models=context.models.double())
-        return cls(rule, uploads, copy.deepcopy(context), copy.deepcopy(state))
+    def recorded(cls, rule: Rule, *given: Any) -> Call:
+        """Return a copy of a call with uploads, context and state."""
+        uploads, context, state = copy.deepcopy(given)
+        doubles = {name: rows.double() for name, rows in uploads.items()}
+        return cls(rule, doubles, replace(context, models=context.models.double()), state)
 
     def repeat(self) -> Aggregate:
         """Call the rule again; it remembers nothing of the first time."""
@@ -179,7 +183,13 @@ class Trial:
         self.changed: list[str] = []
 
     def federation(self, *, trace: int = 0, rate: float = 0.01, **values: Any) -> Federation:
-        """Return the federation before its first round, with some values of parameters."""
+        """Return the federation before its first round.
+
+        Args:
+            trace: As for `Federation.of`.
+            rate: The learning rate of shared and private parameters.
+            **values: Parameters of the part.
+        """
         changed = SECTIONS[self.kind]({"type": self.name, **values})
         training = {"eta_g": rate, "eta_p": rate, **changed.pop("training", {})}
         return Federation.of({**changed, "training": training}, trace)

@@ -76,7 +76,7 @@ def test_again_nothing_is_trained_and_rows_can_be_run_here(twin, capsys):
         ["twin.yaml"], seeds=1, against=["fedavg-uniform"], baselines_here=True, output=Path("here")
     )
     assert "twin seed 3: stored before" in capsys.readouterr().err
-    assert found.agreement is None and found.paired is None
+    assert found.paired is None
     runs = pd.read_parquet(found.records / "runs.parquet").set_index("method")
     columns = [name for name in runs if name.startswith("quarter_")]
     assert runs.loc["twin", columns].equals(runs.loc["fedavg-uniform", columns])

@@ -7,8 +7,6 @@ from fedsdg.experiment import conformance
 from fedsdg.experiment.conformance import PROPERTIES, check_part, check_plugin
 from fedsdg.methods.families import METHODS
 
-WORKS, REPEATS, RESUMES, ALONE, ORDER, INPUTS, LEARNS, FLOAT32, GRADIENT, PARAMETERS = PROPERTIES
-
 #: A file as somebody would write it, with a state, a term that keeps a vector, and parameters.
 METHOD = '''
 from typing import Annotated
@@ -89,7 +87,7 @@ class Entropy(Loss, name="broken"):
         return each
 """
 OPTIMISER = f"""{HEAD}
-CALLS = []
+CALLS = [0] * 999
 
 
 class Descent(Optimiser, name="broken"):
@@ -106,91 +104,34 @@ class Quiet(Condition, name="broken"):
 """
 FILES = {"method": METHOD, "attack": ATTACK, "loss": LOSS, "optimiser": OPTIMISER}
 FILES["condition"] = CONDITION
-PAST = 'past = self.beta * state["m"]'
-STEP = "step = Combination(weights * factors, offset=past)"
-KEPT = '{"last": rows.theta - rows.start}'
-DRAW = "past = past + 1e-3 * torch.randn(updates.d)"
-#: By name: the file, what is replaced by what, the property that fails, words of its sentence.
-FAULTS = {
-    "steps uphill": (
-        "method", STEP, STEP.replace("weights *", "-weights *"), LEARNS, "are right on",
-    ),
-    "one client fails": (
-        "method", STEP, f"updates.numbers()[1]; {STEP}", WORKS, "IndexError",
-    ),
-    "a length that may be zero": (
-        "method", "np.maximum(norms, 1e-300)", "norms", WORKS, "NonFiniteError",
-    ),
-    "the state is lost": ("method", '{"m": updates.vector(step)}', "{}", WORKS, "'m'"),
-    "weights of a half": (
-        "method", "Plan(step, weights,", "Plan(step, weights / 2,", WORKS, "sum to 0.5",
-    ),
-    "the rule ends the process": ("method", PAST, "raise SystemExit(0)", WORKS, "end the program"),
-    "random numbers of the process": (
-        "method", PAST, f"{PAST}; {DRAW}", REPEATS, "a second run has other",
-    ),
-    "a counter on the rule": (
-        "method", PAST, f"{PAST}; object.__setattr__(self, 'beta', self.beta / 2)", RESUMES, "after",
-    ),
-    "the samples of the next client": (
-        "method", "context.num_samples /", "np.roll(context.num_samples, 1) /", ORDER, "the step",
-    ),
-    "the state is changed in place": (
-        "method", PAST, "past = state['m'].mul_(self.beta)", INPUTS, "changes state.m in place",
-    ),
-    "the context is changed": (
-        "method", PAST, f"{PAST}; context.num_samples[0] += 1", INPUTS, "context.num_samples",
-    ),
-    "float64 alone": (
-        "method",
-        PAST,
-        f"{PAST}; weights = weights * (0.5 if rows['update'].dtype == torch.float32 else 1)",
-        FLOAT32,
-        "in float32",
-    ),
-    "the gradient's sign": ("method", "alpha=2 *", "alpha=-2 *", GRADIENT, "signs"),
-    "the gradient's factor": ("method", "alpha=2 * self.nu", "alpha=self.nu", GRADIENT, "factors"),
-    "the gradient of the loss is lost": (
-        "method", "theta_grad.add_(", "theta_grad.zero_().add_(", GRADIENT, "use `add_`",
-    ),
-    "the mean of the clients": (
-        "method", KEPT, KEPT.replace("rows.start", "rows.start - rows.theta.mean(0)"), ALONE, "last",
-    ),
-    "a term moves clients": (
-        "method", "def add_gradient(self, rows):", "def add_gradient(self, rows):\n        "
-        "rows.theta.mul_(0.999)", INPUTS, "rows.theta in place",
-    ),
-    "a vector through a global": (
-        "method", KEPT, '{"last": LAST.setdefault(0, rows.start.mean()) * torch.ones_like('
-        "rows.theta)}\n\n\nLAST = {}", RESUMES, "resumed",
-    ),
-    "a parameter that does nothing": (
-        "method", "past = self.beta", "past = 0.5", PARAMETERS, "beta has no effect",
-    ),
-    "a parameter's end": (
-        "method", PAST, f"{PAST} / (1 / self.beta * self.beta)", PARAMETERS, "beta",
-    ),
-    "an attacker too many": ("attack", "-view.own", "-view.updates", WORKS, "attackers"),
-    "an attack in place": (
-        "attack", "return -view.own", "view.updates.neg_(); return view.own", INPUTS, "view.updates",
-    ),
-    "labels in place": (
-        "attack", "return (labels + 1) % num_classes", "labels[:] = 0; return labels", INPUTS, "label",
-    ),
-    "a loss of the whole batch": ("loss", "return each", "return each.mean()", WORKS, ""),
-    "a loss upside down": ("loss", "return each", "return -each", LEARNS, "are right on"),
-    "a loss by the batch": (
-        "loss", "return each", "return each / each.detach().mean()", ALONE, "one by one",
-    ),
-    "an optimiser uphill": ("optimiser", "gradients, rate)", "-gradients, rate)", LEARNS, "right on"),
-    "an optimiser on itself": (
-        "optimiser", "descend(parameters, gradients,", "CALLS.append(0); descend(parameters, gradients "
-        "/ len(CALLS),", REPEATS, "second run",
-    ),
-    "a condition in place": (
-        "condition", "return sent", "sent.update.mul_(0.9); return sent", INPUTS, "sent.rows.update",
-    ),
-}  # fmt: skip
+#: The file; what is replaced by what; the property that fails; words of its sentence.
+FAULTS = r"""
+method | (weights * f | (-weights * f | it learns | are right on
+method | norms = | norms = updates.numbers()[1]; norms = | rounds end with | IndexError
+method | np.maximum(norms, 1e-300) | norms | rounds end with | NonFiniteError
+method | (step, weights | (step, weights / 2 | rounds end with | sum to 0.5
+method | past = | past = exit(0) or | rounds end with | tried to end the program
+method | past = self.beta | past = torch.rand(1) | the same seed | a second run has other
+method | norms = | object.__setattr__(self, "beta", self.beta / 2); norms = | a resumed | after
+method | context.num_samples / | np.roll(context.num_samples, 1) / | any order | the step
+method | state["m"]\n | state["m"].mul_(0.5)\n | what comes in | changes state.m in place
+method | norms = | context.num_samples[0] += 1; norms = | what comes in | context.num_samples
+method | (weights * f | (weights * (updates.dtype.itemsize > 4) * f | float32 gives | in float32
+method | alpha=2 * | alpha=-2 * | gradients are | look at signs
+method | theta_grad.add_( | theta_grad.zero_().add_( | gradients are | use `add_`
+method | rows.start} | rows.theta.mean(0)} | no client | when clients train one by one
+method | rows.start} | LAST.setdefault(0, rows.start.mean())}\n\n\nLAST = {} | a resumed | resumed
+method | past = self.beta | past = 0.5 | parameters have | beta has no effect
+method | past = | past = 1 / self.beta * | parameters have | with {'beta': 0
+attack | -view.own | -view.updates | rounds end with | return [1, 516], or one row
+attack | return -view.own | return view.updates.neg_()[view.attackers] | what comes in | view.updates in place
+attack | return (labels | labels[:] = 0; return (labels | what comes in | changes labels in place
+loss | return each | return -each | it learns | are right on
+loss | return each | return each / each.detach().mean() | no client | when clients train one by one
+optimiser | gradients, rate) | -gradients, rate) | it learns | are right on
+optimiser | gradients, rate) | gradients * len(CALLS), rate) or CALLS.pop() | the same seed | other
+condition | return sent | sent.update.mul_(0.9); return sent | what comes in | sent.rows.update
+""".strip().splitlines()
 
 
 @pytest.fixture
@@ -225,11 +166,12 @@ def test_right_parts_hold_everything(bad, file):
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(bad, fault):
-    file, right, wrong, property_, words = FAULTS[fault]
-    source = FILES[file]
-    assert right in source
-    found = bad(source.replace(right, wrong), *dict.fromkeys([WORKS, property_]))
-    assert words in found.get(property_.__name__.replace("_", " "), "nothing"), found
+    file, right, wrong, name, words = fault.replace("\\n", "\n").split(" | ")
+    assert right in FILES[file]
+    (claim,) = (one for one in PROPERTIES if one.__name__.replace("_", " ").startswith(name))
+    found = bad(FILES[file].replace(right, wrong), PROPERTIES[0], claim)
+    (sentence,) = found.values()
+    assert words in sentence, found
 
 
 #: Rows of many kinds; the others are tried with the slow tests.
