@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,12 +53,10 @@ def experiment(tmp_path_factory):
 
 
 @pytest.fixture
-def here(experiment, monkeypatch):
+def here(experiment, empty, monkeypatch):
     """The folder of the experiment, as the working directory."""
     monkeypatch.chdir(experiment)
     monkeypatch.setattr(workers, "get_context", lambda _: Context())
-    for name in ("FEDSDG_STORE", "FEDSDG_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
     return experiment
 
 
@@ -102,9 +102,15 @@ def refused(capsys):
     return call
 
 
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": str(Path(__file__).parents[2]),
-    "COLUMNS": "80",
-}
-"""For processes that tests start."""
+def python(*words: object, env: dict[str, str] | None = None, **options: object):
+    """Start Python in a process of its own, with a terminal's 80 columns."""
+    root = str(Path(__file__).parents[2])
+    whole = {**os.environ, "PYTHONPATH": root, "COLUMNS": "80", **(env or {})}
+    return subprocess.Popen([sys.executable, *words], env=whole, text=True, **options)
+
+
+def outcome(*words: object, **options: object) -> tuple[int, str, str]:
+    """Run Python in a process of its own; its exit code, output and errors."""
+    with python(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
+        printed = process.communicate()
+    return (process.returncode, *printed)

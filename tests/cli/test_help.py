@@ -2,31 +2,17 @@
 
 import json
 import shlex
-import subprocess
-import sys
 
 import pytest
 
 from fedsdg.cli.main import COMMANDS, app
-from tests.cli.conftest import ENVIRONMENT
+from tests.cli.conftest import outcome
 
 NAMES = [function.__name__ for function in COMMANDS]
 OF_THE_ISSUE = (
     "run grid search check compare methods data arenas partition pretrain summarise render record "
     "trace verify export evaluate aggregate reproduce"
 )
-
-
-def python(*words, **options):
-    """Run Python in a process of its own."""
-    return subprocess.run(
-        [sys.executable, *words],
-        env=ENVIRONMENT | options.pop("env", {}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        **options,
-    )
 
 
 def test_every_command_stands_in_the_help_in_one_line(said, monkeypatch):
@@ -55,10 +41,8 @@ def test_help_explains_every_option_and_ends_with_an_example(name, said, monkeyp
 
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["aggregate", "--help"]])
 def test_help_is_the_same_without_docstrings(words):
-    usual = python("-m", "fedsdg", *words)
-    optimised = python("-OO", "-m", "fedsdg", *words)
-    assert (optimised.returncode, optimised.stderr) == (0, "")
-    assert optimised.stdout == usual.stdout
+    usual = outcome("-m", "fedsdg", *words)
+    assert usual[0] == 0 and outcome("-OO", "-m", "fedsdg", *words) == usual
 
 
 LIGHT = """
@@ -74,8 +58,7 @@ print(code, spent.user + spent.system, "torch" in sys.modules, file=sys.stderr)
     ("words", "seconds"), [(["--help"], 0.25), (["methods"], 0.8), (["arenas"], 1.2)]
 )
 def test_help_and_lists_start_fast_and_without_torch(words, seconds):
-    done = python("-c", LIGHT, *words)
-    code, spent, torch = done.stderr.split()
+    code, spent, torch = outcome("-c", LIGHT, *words)[2].split()
     assert (code, torch) == ("0", "False")
     # Twice the bar: a loaded machine needs more CPU time for the same work.
     assert float(spent) < 2 * seconds
@@ -83,7 +66,7 @@ def test_help_and_lists_start_fast_and_without_torch(words, seconds):
 
 def test_a_shell_completes_commands():
     words = {"COMP_WORDS": "fedsdg ren", "COMP_CWORD": "1", "_FEDSDG_COMPLETE": "complete_bash"}
-    assert python("-m", "fedsdg", env=words).stdout.split() == ["render"]
+    assert outcome("-m", "fedsdg", env=words)[1].split() == ["render"]
 
 
 def test_the_doors_in_python_open_when_they_are_used():
@@ -91,4 +74,4 @@ def test_the_doors_in_python_open_when_they_are_used():
         "import json, sys, fedsdg; light = not {'torch', 'pandas', 'typer'} & {*sys.modules}; "
         "print(json.dumps([light, sorted({'run', 'compare', 'records'} & {*dir(fedsdg)})]))"
     )
-    assert json.loads(python("-c", source).stdout) == [True, ["compare", "records", "run"]]
+    assert json.loads(outcome("-c", source)[1]) == [True, ["compare", "records", "run"]]
