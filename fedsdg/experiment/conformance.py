@@ -2,7 +2,7 @@
 
 `fedsdg check my_method.py` tries the methods and parts of a plugin, the tests those of the package.
 What a rule and the terms are given is recorded once and given to them again, changed: in another
-order, from fewer clients, in float32, out of files.
+order, from fewer clients, in float32.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Finding(NamedTuple):
 
 
 def rounds_end_with_finite_numbers(trial: Trial) -> str:
-    """Rounds end with finite numbers of the right shapes, with few and absent clients too."""
+    """Numbers are finite and of the right shapes, for cohorts of one client too."""
     done = len(trial.whole.rounds)
     last = trial.calls[-1]
     cohort = len(last.context.clients)
@@ -113,9 +113,13 @@ def a_resumed_run_is_the_whole_run(trial: Trial) -> str:
 
 
 def _require_same(expected: Federation, found: Federation, what: str) -> None:
-    others = [name for name, value in expected.facts().items() if found.facts()[name] != value]
+    facts = found.facts()
+    others = [name for name, value in expected.facts().items() if facts[name] != value]
     if others:
-        raise Failure(f"{what} has other {others[0]}; draw by the round, keep all in the state")
+        raise Failure(
+            f"{what} has other {others[0]}; draw from streams of the round, and keep what lasts in "
+            "`state` or `keeps`"
+        )
 
 
 def no_client_depends_on_another(trial: Trial) -> str:
