@@ -241,9 +241,9 @@ def declared_values(info: FieldInfo) -> list[Any]:
 
 @cache
 def _outcome(trial: Trial, values: tuple[tuple[str, Any], ...]) -> Any:
-    """Return a hash of all that a run is, or the sentence with which a part refuses the values."""
+    """Return a hash of two rounds, or the sentence with which a part refuses the values."""
     try:
-        return hash(frozenset(trial.federation(**dict(values)).run().facts().items()))
+        return hash(frozenset(trial.federation(**dict(values)).run(2).facts().items()))
     except Exception as error:
         if isinstance(error, ValueError | FloatingPointError) and not isinstance(error, RuleFault):
             return str(error)
