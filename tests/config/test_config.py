@@ -15,7 +15,7 @@ from fedsdg.config.layers import load, merged
 from fedsdg.config.reference import config_page, config_schema, methods_page
 from fedsdg.config.scenarios import overlay
 from fedsdg.config.search import Interval
-from fedsdg.config.sections import CHECKPOINT_FILES
+from fedsdg.config.sections import CHECKPOINT_FILES, Federation
 from fedsdg.errors import ConfigError
 from fedsdg.federation.conditions.attack import Attack
 from fedsdg.federation.losses import Loss
@@ -206,6 +206,36 @@ def test_rows_and_entries_lie_over_the_training_of_the_config(base):
     assert (fedsgd.epochs, fedsgd.batch_size) == (1, None)
     assert fedsdg.optimiser.weight_decay == 0.0
     assert (fedavg.eta_g, fedavg.optimiser.overrides()) == (0.5, decayed)
+    entries = [
+        {"type": "fedsdg-official", "eta_m": 0.7},
+        {"type": "fedavg", "optimiser": decayed},
+        {"type": "krum", "optimiser": "sgd"},
+    ]
+    config = Config.read({**base, "methods": entries})
+    official, decays, krum = (
+        config.run("digits", config.skews[0], entry, 0).training for entry in config.methods
+    )
+    assert (official.eta_m, official.epochs) == (0.7, 5)
+    assert decays.optimiser.weight_decay == 0.1
+    assert krum.optimiser.registered_as == "sgd"
+
+
+def test_auto_is_the_compiled_pass_if_it_is_known_to_be_possible(base):
+    def kernel(**training):
+        return first_run({**base, "training": training, "methods": ["fedavg"]}).training.kernel
+
+    assert kernel(kernel="auto") == kernel(kernel="compiled") == "compiled"
+    assert kernel(kernel="torch") == "torch"
+    assert kernel(kernel="auto", precision="bfloat16") == "torch"
+    timm = {"vit": {"source": "timm", "timm_name": "vit_tiny_patch16_224"}}
+    raw = {**base, "backbones": timm, "backbone": "vit", "methods": ["fedavg"]}
+    assert first_run({**raw, "training": {"kernel": "auto"}}).training.kernel == "torch"
+    assert first_run({**raw, "training": {"kernel": "compiled"}}).training.kernel == "compiled"
+
+
+def test_clients_that_never_train_are_rounded_half_up():
+    sections = [Federation(clients=10, held_out=share) for share in (0.04, 0.05, 0.25)]
+    assert [section.kept_out for section in sections] == [0, 1, 3]
 
 
 def test_what_a_search_tries_is_read_by_its_parameters(base):
@@ -225,7 +255,8 @@ def test_what_a_search_tries_is_read_by_its_parameters(base):
 def test_tuned_values_lie_over_entries_and_lacking_ones_are_named(base, tmp_path):
     file = tmp_path / "tuned.yaml"
     file.write_text("fedavg: {eta_g: 0.25}\n")
-    raw = {**base, "methods": ["fedavg", "fedprox"], "tuned": str(file)}
+    entries = [{"type": "fedavg", "eta_g": 0.1}, "fedprox"]
+    raw = {**base, "methods": entries, "tuned": str(file)}
     config = Config.read(raw)
     assert config.run("digits", "iid", config.method("fedavg"), 0).training.eta_g == 0.25
     with pytest.raises(ConfigError, match=r"fedprox has no tuned values .* --only fedprox"):
@@ -257,6 +288,8 @@ def test_clients_are_as_many_as_a_column_has_values(base, tmp_path):
     images = [stamped(number) for number in range(len(writers))]
     labels = [number % 2 for number in range(len(writers))]
     write_table(tmp_path / "train.parquet", images, label=labels, writer=writers)
+    tests = [stamped(100 + number) for number in range(20)]
+    write_table(tmp_path / "test.parquet", tests, label=[0, 1] * 10, writer=["d"] * 20)
     raw = {
         **base,
         "datasets": [{"name": "notes", "folder": str(tmp_path)}],

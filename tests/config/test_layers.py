@@ -39,6 +39,8 @@ def test_single_values_and_plugins_come_last(tmp_path):
     assert found["training"]["optimiser"] == {"type": "sgd"}
     assert found["seeds"] == [1]
     assert merged(plugins=["my.py"])["plugins"] == ["my.py"]
+    file = write(tmp_path, "with.yaml", "plugins: [their.py, my.py]\n")
+    assert merged([file], plugins=["my.py", "new.py"])["plugins"] == ["their.py", "my.py", "new.py"]
     for setting, sentence in (
         ("rounds", "write key=value"),
         ("a..b=1", "write key=value"),
