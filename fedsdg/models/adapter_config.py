@@ -80,12 +80,11 @@ class AdapterConfig(AdapterSettings):
 
     def check_fields(self) -> None:
         """Refuse options that contradict one another."""
-        if self.local and self.branch == "dual":
-            raise ValueError("adapters: local keeps everything private, so branch must be 'none'")
-        for option in ("head", "factor_a", "factor_b"):
-            if self.local and getattr(self, option) != "shared":
+        for option in ("branch", "head", "factor_a", "factor_b"):
+            usual = type(self).model_fields[option].default
+            if self.local and getattr(self, option) != usual:
                 raise ValueError(
-                    f"adapters: local keeps everything private, so {option} must be 'shared'"
+                    f"adapters: local keeps everything private, so {option} must be {usual!r}"
                 )
         if self.branch == "dual" and self.head in ("gated", "residual"):
             raise ValueError(
