@@ -129,8 +129,10 @@ def grid(
     """
     config = laid.load(files)
     _require_places("results")
+    from fedsdg.analysis.render import require_known
     from fedsdg.experiment.grid import run_grid
 
+    require_known(config.tables or (), config.figures or ())
     failed = run_grid(config, jobs=jobs, only=only, minutes=minutes)
     for line in failed:
         remark(f"failed: {line}")

@@ -34,7 +34,7 @@ def check(
     own, try what every method must hold: failures come first.
 
     Args:
-        files: plugins to examine
+        files: plugins to examine, or configs, as --config
         laid: the config that the options describe
         brief: say nothing but what is wrong
         verbose: list the properties that hold, too
@@ -44,8 +44,9 @@ def check(
         fedsdg check my_method.py
         fedsdg check --config needs
     """
-    if not files:
-        _check_config(laid, brief, json)
+    configs = [file for file in files if file.endswith((".yaml", ".yml"))]
+    if len(configs) == len(files):
+        _check_config(laid._replace(config=[*laid.config, *configs]), brief, json)
         return 0
     if laid.words() or brief:
         raise ValueError(
@@ -68,9 +69,11 @@ def check(
 
 
 def _check_config(laid: Laid, brief: bool, json: bool) -> None:
+    from fedsdg.analysis.render import require_known
     from fedsdg.experiment.conformance import require_runnable
 
     config = laid.load()
+    require_known(config.tables or (), config.figures or ())
     require_runnable(config)
     if brief:
         return
@@ -174,7 +177,8 @@ def data(*, laid: Laid, json: bool = False) -> None:
     from fedsdg.experiment.listing import data_sets
 
     rows = list(data_sets(laid.load() if laid.words() else None))
-    answer(json, rows, [_table(rows)])
+    shown = [{**row, "here": "yes" if row["here"] else "no"} for row in rows]
+    answer(json, rows, [_table(shown)])
 
 
 def arenas(*, json: bool = False) -> None:

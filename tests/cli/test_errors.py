@@ -20,6 +20,8 @@ WRONG = [
     ("aggregate --rule fedavg", "'--global'"),
     ("grid --only", "'--only'"),
     ("grid smoke --only sead~0", "'sead~0' names nothing of the grid; did you mean 'seed~0'?"),
+    ("grid smoke --set tables=['mian']", "no table or metric 'mian'; did you mean 'main'?"),
+    ("check --set figures=['progess']", "did you mean 'progress'?"),
     ("grid no.yaml", "there is no config file no.yaml"),
     ("run --method krum --skew dirchlet~0.1", "did you mean 'dirichlet"),
     ("run --method fedsdg", "name one skew with --skew: dirichlet~0.1, dirichlet~0.3"),
