@@ -35,7 +35,7 @@ def find_folder(source: Source) -> Path | None:
     if source.hub is None:
         raise FileNotFoundError(
             f"data set {source.name!r}: there is no {source.folder or source.name!r} here or in "
-            f"${FOLDER_VARIABLE} ({root}); correct 'folder', or put the files there"
+            f"${FOLDER_VARIABLE} ({root or 'not set'}); correct 'folder', or put the files there"
         )
     return None
 

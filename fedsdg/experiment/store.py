@@ -147,7 +147,7 @@ def _held(key: str) -> Iterator[None]:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
         except (BlockingIOError, PermissionError):
-            print(f"fedsdg: another process is at the run {key}; waiting", file=sys.stderr)
+            print(f"fedsdg: another process is at the run {key[:12]}; waiting", file=sys.stderr)
             fcntl.lockf(file, fcntl.LOCK_EX, 1, place)
         except OSError as error:
             if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
