@@ -19,7 +19,10 @@ def compiled(function: Callable[..., Any], *, relaxed: bool = True) -> Callable[
 
     It is kept beside the source, or in the user's cache folder if the installation cannot be
     written (`NUMBA_CACHE_DIR` names another place); where neither can, every process compiles.
-    relaxed=False computes to the letter: nothing is reordered.
+
+    Args:
+        function: Of arrays and numbers.
+        relaxed: Whether sums may be reordered; False computes to the letter.
     """
     fastmath = RELAXED if relaxed else False
     options: dict[str, Any] = {"nogil": True, "fastmath": fastmath, "error_model": "numpy"}
@@ -34,6 +37,10 @@ def compiled_with(function: Callable[..., Any], parts: Sequence[ModuleType]) -> 
 
     What is kept on disk is found again only while the sources of these ``parts`` are the same, for
     numba looks at the function's own file alone.
+
+    Args:
+        function: Of arrays and numbers.
+        parts: The modules whose functions it calls.
     """
     kernel: Any = compiled(function, relaxed=False)
     stamp = hashlib.sha256("".join(map(inspect.getsource, parts)).encode()).hexdigest()
