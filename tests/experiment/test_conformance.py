@@ -124,7 +124,7 @@ method | rows.start} | LAST.setdefault(0, rows.start.mean())}\n\n\nLAST = {} | a
 method | past = self.beta | past = 0.5 | parameters have | beta has no effect
 method | past = | past = 1 / self.beta * | parameters have | with {'beta': 0
 attack | -view.own | -view.updates | rounds end with | return [1, 516], or one row
-attack | return -view.own | return view.updates.neg_()[view.attackers] | what comes in | view.updates in place
+attack | return -view.own | view.updates.neg_(); return view.own | what comes in | view.updates
 attack | return (labels | labels[:] = 0; return (labels | what comes in | changes labels in place
 loss | return each | return -each | it learns | are right on
 loss | return each | return each / each.detach().mean() | no client | when clients train one by one
