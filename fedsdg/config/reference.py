@@ -22,7 +22,7 @@ from fedsdg.data.sources import DATASETS
 from fedsdg.federation.conditions.attack import Attack
 from fedsdg.federation.losses import Loss
 from fedsdg.federation.optimisers import Optimiser
-from fedsdg.methods import formulas
+from fedsdg.methods import families
 from fedsdg.methods.families import FAMILIES
 from fedsdg.methods.method import Method
 from fedsdg.parts import Part, named_schema, parameters, plain
@@ -70,7 +70,7 @@ def _or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def methods_page() -> str:
     """Return docs/methods.md: formula, parameters and source of every method, by family."""
-    notation = inspect.cleandoc(formulas.__doc__ or "").partition("\n\n")[2]
+    notation = inspect.cleandoc(families.__doc__ or "").rpartition("\n\n")[2]
     pages = ["# The methods\n", _MADE, f"{notation}\n"]
     for family, rows in FAMILIES.items():
         lines = [

@@ -9,7 +9,6 @@ from fedsdg.config.facts import method_facts
 from fedsdg.federation.personalisation import DualPath, PrivateHead
 from fedsdg.federation.terms import Proximal
 from fedsdg.methods.families import FAMILIES, METHODS
-from fedsdg.methods.formulas import FORMULAS
 from fedsdg.methods.method import Method
 from fedsdg.parts import parameters
 
@@ -24,7 +23,7 @@ ONE_MODEL = {
 @pytest.mark.parametrize("name", METHODS)
 def test_a_row_is_complete(name):
     row = METHODS[name]
-    assert row.title and row.source and row.formula == FORMULAS[name]
+    assert row.title and row.source and row.formula
     for part in row.parts:
         assert type(part).__doc__
     for key, info in row.parameters.items():
@@ -42,7 +41,7 @@ def test_the_defaults_of_a_row_are_its_values(name):
 
 def test_families_divide_the_methods_in_the_order_of_tables():
     listed = [name for rows in FAMILIES.values() for name in rows]
-    assert listed == list(METHODS) and len(listed) == len(set(listed)) == len(FORMULAS) == 45
+    assert listed == list(METHODS) and len(listed) == len(set(listed)) == 45
     titles = [row.title for row in METHODS.values()]
     assert len(titles) == len(set(titles))
 
