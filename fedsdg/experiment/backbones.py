@@ -29,13 +29,11 @@ from fedsdg.data.sources import built_in
 from fedsdg.experiment.interruption import Stopped, stopped_by_signals
 from fedsdg.experiment.store import get_or_run, store_folder
 from fedsdg.files.places import BACKBONE, RECORDS, filled, root
-from fedsdg.lazy import torch
+from fedsdg.lazy import Tensor, torch
 from fedsdg.rng import stream
 
 PRETRAIN = "FEDSDG_PRETRAIN"
 """The environment variable that, set to 1, leaves the backbones of the record alone."""
-ALPHABET = 26
-"""The labels of letters count one case, then the other."""
 DATA, WEIGHTS, BATCHES, AUGMENT, PROBE = range(5)
 """Sub-streams of "pretraining", so that no draw shifts another."""
 OPTIONS: tuple[str, ...] = ("learning_rate", "beta2", "weight_decay", "warmup_steps")
@@ -121,7 +119,10 @@ def _make(recipe: Backbone, file: Path, key: str, checkpoint_seconds: float) -> 
     generators = torch.random.fork_rng(devices=[0] if device == "cuda" else [])
     with threads(recipe.threads), repeatable(device), generators, stopped_by_signals():
         if isinstance(recipe, Pretrained):
-            made = _Pretraining(recipe, key).run(checkpoint_seconds)
+            # Another version may round differently; what one began, another does not finish.
+            versions = files.sha256_json([torch.__version__, np.__version__])
+            checkpoint = store_folder("checkpoints") / key / versions
+            made = _pretrained(recipe, checkpoint, checkpoint_seconds)
         elif isinstance(recipe, Timm):
             made = models.from_timm(recipe.timm_name, recipe.file, image_size=recipe.image_size)
         else:
@@ -163,125 +164,104 @@ def source_images(recipe: Pretrained) -> tuple[np.ndarray, np.ndarray, int]:
     return data.images[rows], data.labels[rows], len(train)
 
 
-class _Pretraining:
-    """A vision transformer that is trained from scratch; its state is a file of the store."""
+def _pretrained(recipe: Pretrained, checkpoint: Path, checkpoint_seconds: float) -> models.Backbone:
+    """Train a vision transformer from random weights, or go on from the checkpoint if there is one.
 
-    def __init__(self, recipe: Pretrained, key: str) -> None:
-        """Begin with random weights, or go on from the checkpoint if there is one."""
-        self.recipe = recipe
-        self.images, self.labels, self.count = source_images(recipe)
-        shape = _architecture(recipe, self.images[: self.count])
-        self.epoch = max(1, self.count // recipe.batch_size)
-        torch.manual_seed(int(stream("pretraining", recipe.seed, WEIGHTS).integers(2**62)))
-        self.classes = int(self.labels.max()) + 1
-        model = models.build_backbone(
-            shape, num_classes=self.classes, drop_path_rate=recipe.drop_path
-        )
-        self.backbone = models.Backbone(model.to(recipe.device), shape, "", "pretraining")
-        self.training = models.Training(
-            model,
-            recipe.epochs * self.epoch,
-            bfloat16=recipe.precision == "bfloat16",
-            **{name: getattr(recipe, name) for name in OPTIONS},
-        )
-        # Another version may round differently; what one began, another does not finish.
-        versions = files.sha256_json([torch.__version__, np.__version__])
-        self.checkpoint = store_folder("checkpoints") / key / versions
-        self._restore()
+    The state is saved now and then, at a signal, and at the end: measuring follows, which takes
+    minutes at full scale and may fail.
+    """
+    images, labels, count = source_images(recipe)
+    shape = _architecture(recipe, images[:count])
+    classes = int(labels.max()) + 1
+    epoch = max(1, count // recipe.batch_size)
+    torch.manual_seed(int(stream("pretraining", recipe.seed, WEIGHTS).integers(2**62)))
+    model = models.build_backbone(shape, num_classes=classes, drop_path_rate=recipe.drop_path)
+    training = models.Training(
+        model.to(recipe.device),
+        recipe.epochs * epoch,
+        bfloat16=recipe.precision == "bfloat16",
+        **{name: getattr(recipe, name) for name in OPTIONS},
+    )
+    _restore(training, checkpoint)
+    draws = itertools.islice(_draws(recipe, count), training.done, training.steps)
+    report = models.progress_report(training.steps, epoch, recipe.batch_size, training.done)
+    saved_at = time.perf_counter()
+    try:
+        # A step is never broken off: weights, moments and average move one after another.
+        with stopped_by_signals(at_once=False) as check:
+            for rows, shifts, mirrored in draws:
+                batch = _prepared(images[rows], shape)
+                if recipe.augment != "none":
+                    batch = models.shift_and_mirror(batch, shifts, mirrored)
+                truth = torch.from_numpy(labels[rows])
+                loss = training.step(batch.to(recipe.device), truth.to(recipe.device))
+                report(training.done, loss)
+                check()
+                due = time.perf_counter() - saved_at >= checkpoint_seconds
+                if due or training.done == training.steps:
+                    _save(training, checkpoint)
+                    saved_at = time.perf_counter()
+    except Stopped as stop:
+        _save(training, checkpoint)
+        goes_on = f"goes on after step {training.done} of {training.steps} of the pretraining"
+        raise Stopped(stop.args[0], f"stopped; the same command {goes_on}") from None
+    except torch.OutOfMemoryError as error:
+        remedy = f"lower batch_size, which is {recipe.batch_size}, or set device to cpu"
+        raise ValueError(f"the GPU's memory is too small ({error}); {remedy}") from error
+    training.finish()
+    made = models.Backbone(model, shape, "", "pretraining")
+    with torch.no_grad():
+        scores = model.get_submodule("head")(_features(made, images[count:]))
+    right = np.asarray(scores.argmax(dim=1).cpu()) == labels[count:]
+    facts = {
+        "recipe": dict(recipe),
+        "images": count,
+        "classes": classes,
+        "held_out_images": len(right),
+        "held_out_accuracy": float(right.mean()),
+    }
+    return replace(made, facts=facts)
 
-    def run(self, checkpoint_seconds: float) -> models.Backbone:
-        """Take the steps that are left; save the state now and then, at a signal, and at the end.
 
-        At the end, because measuring follows, which takes minutes at full scale and may fail.
-        """
-        training = self.training
-        size = self.recipe.batch_size
-        draws = itertools.islice(self._draws(), training.done, training.steps)
-        report = models.progress_report(training.steps, self.epoch, size, training.done)
-        saved_at = time.perf_counter()
-        try:
-            # A step is never broken off: weights, moments and average move one after another.
-            with stopped_by_signals(at_once=False) as check:
-                for rows, shifts, mirrored in draws:
-                    images = _prepared(self.images[rows], self.backbone.architecture)
-                    if self.recipe.augment != "none":
-                        mirrored &= self.recipe.augment == "crop-flip"
-                        moves = torch.from_numpy(shifts), torch.from_numpy(mirrored)
-                        images = models.shift_and_mirror(images, *moves)
-                    labels = torch.from_numpy(self.labels[rows])
-                    device = self.recipe.device
-                    loss = training.step(images.to(device), labels.to(device))
-                    report(training.done, loss)
-                    check()
-                    due = time.perf_counter() - saved_at >= checkpoint_seconds
-                    if due or training.done == training.steps:
-                        self._save()
-                        saved_at = time.perf_counter()
-        except Stopped as stop:
-            self._save()
-            goes_on = f"goes on after step {training.done} of {training.steps} of the pretraining"
-            raise Stopped(stop.args[0], f"stopped; the same command {goes_on}") from None
-        except torch.OutOfMemoryError as error:
-            remedy = f"lower batch_size, which is {size}, or set device to cpu"
-            raise ValueError(f"the GPU's memory is too small ({error}); {remedy}") from error
-        return replace(self.backbone, facts=self._facts())
+def _draws(recipe: Pretrained, count: int) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+    """Yield rows of batches, their shifts and which are mirrored, epoch after epoch.
 
-    def _draws(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield rows of batches, their shifts and which are mirrored, epoch after epoch.
+    Each epoch has a new order and leaves out the incomplete last batch.
+    """
+    order = stream("pretraining", recipe.seed, BATCHES)
+    augmentation = stream("pretraining", recipe.seed, AUGMENT)
+    size = min(recipe.batch_size, count)
+    reach = max(1, recipe.image_size // 8)
+    while True:
+        shuffled = order.permutation(count)
+        for start in range(0, count - size + 1, size):
+            shifts = augmentation.integers(-reach, reach + 1, size=(2, size))
+            mirrored = (augmentation.random(size) < 0.5) & (recipe.augment == "crop-flip")
+            yield (
+                shuffled[start : start + size],
+                torch.from_numpy(shifts),
+                torch.from_numpy(mirrored),
+            )
 
-        Each epoch has a new order and leaves out the incomplete last batch.
-        """
-        order = stream("pretraining", self.recipe.seed, BATCHES)
-        augmentation = stream("pretraining", self.recipe.seed, AUGMENT)
-        size = min(self.recipe.batch_size, self.count)
-        reach = max(1, self.recipe.image_size // 8)
-        while True:
-            shuffled = order.permutation(self.count)
-            for start in range(0, self.count - size + 1, size):
-                shifts = augmentation.integers(-reach, reach + 1, size=(2, size))
-                mirrored = augmentation.random(size) < 0.5
-                yield shuffled[start : start + size], shifts, mirrored
 
-    def _save(self) -> None:
-        """Write the SHA-256 of the state's bytes, then the bytes."""
-        from safetensors.torch import save
+def _save(training: models.Training, checkpoint: Path) -> None:
+    """Write the SHA-256 of the state's bytes, then the bytes."""
+    from safetensors.torch import save
 
-        state = self.training.state().items()
-        content = save({name: value.cpu().contiguous() for name, value in state})
-        digest = hashlib.sha256(content).digest()
-        files.write_bytes(self.checkpoint, digest + content, durable=True)
+    content = save({name: value.cpu().contiguous() for name, value in training.state().items()})
+    digest = hashlib.sha256(content).digest()
+    files.write_bytes(checkpoint, digest + content, durable=True)
 
-    def _restore(self) -> None:
-        from safetensors.torch import load
 
-        content = self.checkpoint.read_bytes() if self.checkpoint.is_file() else b""
-        if content[:32] == hashlib.sha256(content[32:]).digest():
-            self.training.restore(load(content[32:]))
-            _say(f"going on after step {self.training.done} of {self.training.steps}")
-        elif content:
-            _say(f"the checkpoint {self.checkpoint} is damaged; the pretraining starts anew")
+def _restore(training: models.Training, checkpoint: Path) -> None:
+    from safetensors.torch import load
 
-    def _facts(self) -> dict[str, Any]:
-        """Finish the training, and return what it was and how well the model does."""
-        truth = self.labels[self.count :]
-        facts: dict[str, Any] = {"recipe": dict(self.recipe), "images": self.count}
-        facts |= {"classes": self.classes, "held_out_images": len(truth)}
-        if self.recipe.ema:
-            facts["held_out_accuracy_without_ema"] = float(np.mean(self._predicted() == truth))
-        self.training.finish()
-        predicted = self._predicted()
-        facts["held_out_accuracy"] = float(np.mean(predicted == truth))
-        if self.recipe.data == LETTERS:  # many pairs, as c and C, differ in nothing but size
-            same = predicted % ALPHABET == truth % ALPHABET
-            facts["held_out_accuracy_ignoring_case"] = float(np.mean(same))
-        return facts
-
-    def _predicted(self) -> np.ndarray:
-        """Return the classes that the head gives to the images held out."""
-        features = _features(self.backbone, self.images[self.count :])
-        with torch.no_grad():
-            scores = self.backbone.model.get_submodule("head")(features)
-        return np.asarray(scores.argmax(dim=1).cpu())
+    content = checkpoint.read_bytes() if checkpoint.is_file() else b""
+    if content[:32] == hashlib.sha256(content[32:]).digest():
+        training.restore(load(content[32:]))
+        _say(f"going on after step {training.done} of {training.steps}")
+    elif content:
+        _say(f"the checkpoint {checkpoint} is damaged; the pretraining starts anew")
 
 
 def _architecture(recipe: Shape, images: np.ndarray | None = None) -> models.Architecture:
@@ -302,13 +282,13 @@ def _architecture(recipe: Shape, images: np.ndarray | None = None) -> models.Arc
 # --- What features are worth ----------------------------------------------------------------------
 
 
-def _prepared(images: np.ndarray, shape: models.Architecture) -> torch.Tensor:
+def _prepared(images: np.ndarray, shape: models.Architecture) -> Tensor:
     """Return images uint8 as a model takes them, float32 [n, channels, size, size]."""
     pictures = Pictures(images, shape.image_size, shape.channels, shape.mean, shape.std)
     return torch.from_numpy(pictures.prepared(images))
 
 
-def _features(backbone: models.Backbone, images: np.ndarray) -> torch.Tensor:
+def _features(backbone: models.Backbone, images: np.ndarray) -> Tensor:
     """Return class tokens of images uint8, float32 [n, dim], computed where the model is."""
     device = next(backbone.model.eval().parameters()).device
     tokens = []
