@@ -77,28 +77,30 @@ def run(
     if failure is not None:
         remark(f"error: {task.title} failed: {failure}")
         return 1
-    print("\n".join(_reached(folder)))
+    print("\n".join(_reached(folder, task.partition)))
     if config.training.save is not None:
         print(f"models for peft and timm: fedsdg export {folder}")
     print(f"all methods and seeds, with tables: fedsdg grid{laid.words()}")
     return 0
 
 
-def _reached(folder: Path) -> Iterator[str]:
+def _reached(folder: Path, partition: Path) -> Iterator[str]:
     """Yield the accuracies of a run after its last round, and where its records are."""
+    import numpy as np
+
     from fedsdg.analysis.records import renamed
+    from fedsdg.data.partition_files import read_partition
     from fedsdg.experiment import chance
     from fedsdg.files import read_json
 
+    samples = read_partition(partition)
+    counts = np.bincount(samples.label[samples.global_test()])
     result = read_json(folder / "result.json")
-    labels = chance.labels_of_run(result)
     last = {renamed(name): value for name, value in result["last"].items()}
     yield f"after round {last['round']}, means over clients:"
     for name, meaning in ACCURACIES.items():
         if last.get(name) is not None:
-            luck = ""
-            if labels is not None and name != "accuracy_own_test":
-                luck = chance.remark(last[name], labels)
+            luck = "" if name == "accuracy_own_test" else chance.remark(last[name], counts)
             yield f"{name:18}{last[name]:.4f}  {luck or meaning}"
     yield f"records: {folder}"
 

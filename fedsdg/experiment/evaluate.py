@@ -100,7 +100,7 @@ def evaluate(
             loss=float(weights[counts] @ losses.double().numpy()),
             images=len(stored),
             samples=f"{words}, as the client sees it" if client else words,
-            chance=chance.remark(accuracy, labels, held),
+            chance=chance.remark(accuracy, np.bincount(labels), held),
         )
 
 

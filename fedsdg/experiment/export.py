@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
-import numpy as np
 import pyarrow.parquet as pq
 import safetensors.torch
 from torch import Tensor
@@ -59,9 +57,7 @@ class Exported(NamedTuple):
 
 
 def require_torchvision() -> None:
-    """Refuse a torchvision for another torch; mention one of another build (CUDA beside CPU).
-
-    With neither can `peft` and `timm` be imported.
+    """Refuse a torchvision for another torch, with which `peft` and `timm` cannot be imported.
 
     Raises:
         ValueError: It is for another version of torch; the sentence has the command that mends it.
@@ -70,19 +66,13 @@ def require_torchvision() -> None:
         needs = metadata.requires("torchvision") or []
     except metadata.PackageNotFoundError:
         return
-    torch, _, build = metadata.version("torch").partition("+")
+    torch = metadata.version("torch").partition("+")[0]
     wanted = [need.strip("torch ()=") for need in needs if need.startswith("torch ")]
-    mend = f"pip install --force-reinstall torch=={torch} torchvision"
     if wanted and torch not in wanted:
         raise ValueError(
             f"torchvision is for torch {wanted[0]}, but torch {torch} is installed, so that peft "
-            f"and timm cannot be imported; mend it with '{mend}'"
-        )
-    if build != metadata.version("torchvision").partition("+")[2]:
-        print(
-            "fedsdg: torch and torchvision are of different builds, so that 'import peft' may "
-            f"fail; mend it with '{mend}', with the index that pytorch.org names for your machine",
-            file=sys.stderr,
+            "and timm cannot be imported; mend it with 'pip install --force-reinstall "
+            f"torch=={torch} torchvision'"
         )
 
 
@@ -197,6 +187,7 @@ def _write_model(
     facts = about["facts"]
     kind, _, number = folder.name.partition("~")
     client = facts["clients"][int(number)] if kind == "client" else None
+    counts = facts["test_classes"]
     names = ("experiment", "dataset", "clients", "skew", "method", "label", "seed", "address")
     beside = {
         **{key: facts[key] for key in ("backbone", "images", "classes", "data", "test")},
@@ -212,7 +203,18 @@ def _write_model(
         if client and client["beside"]:
             models.save_peft(model.own(), folder / "own", base_model=backbone.name)
     files.write_json(folder / FACTS, beside)
-    files.write_bytes(folder / "README.md", _card(folder.name, model, client, about).encode())
+    card = _card().render(
+        **about,
+        name=folder.name,
+        kind=kind,
+        number=number,
+        model=model,
+        client=client,
+        view=View(**client["view"]) if client and client["view"] else None,
+        remark=lambda accuracy, held=None: chance.remark(accuracy, counts, held),
+        meaning=chance.MEANING,
+    )
+    files.write_bytes(folder / "README.md", card.encode())
 
 
 def _write_timm(
@@ -251,27 +253,10 @@ def _write_weights(state: Mapping[str, Tensor], folder: Path) -> None:
     files.write_bytes(folder / WEIGHTS, safetensors.torch.save(tensors, {"format": "pt"}))
 
 
-def _card(
-    name: str, model: models.Portable, client: Mapping[str, Any] | None, about: Mapping[str, Any]
-) -> str:
-    """Fill the template of a card."""
-    kind, _, number = name.partition("~")
-    counts = about["facts"]["test_classes"]
-    labels = np.repeat(np.arange(len(counts)), counts)
+def _card() -> jinja2.Template:
+    """Return the template of a card."""
     room = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)
     room.filters["text"] = files.markdown_escape
     room.filters["json"] = json.dumps
     template = Path(__file__).with_name("model_card.md").read_text(encoding="utf-8")
-    return room.from_string(template).render(
-        **about,
-        name=name,
-        kind=kind,
-        number=number,
-        model=model,
-        client=client,
-        row=about["rows"].get(int(number)) if client else None,
-        view=View(**client["view"]) if client and client["view"] else None,
-        metric="accuracy" if client else "accuracy_shared",
-        remark=lambda accuracy, held=None: chance.remark(accuracy, labels, held),
-        meaning=chance.MEANING,
-    )
+    return room.from_string(template)
