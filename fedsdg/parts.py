@@ -14,10 +14,15 @@ sentences, JSON schema and reference tables come from it. Never imports torch.
 
 from __future__ import annotations
 
+import ast
 import copy
+import inspect
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -42,13 +47,36 @@ Natural = Annotated[int, Field(ge=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 
 
+@cache
+def _meanings(module: str) -> dict[str, dict[str, str]]:
+    """Return the strings below the fields of the classes of a module, by class and field.
+
+    Pydantic's own way parses a module once for each class.
+    """
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError):
+        return {}
+    meanings: dict[str, dict[str, str]] = {}
+    for part in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+        for field, text in pairwise(part.body):
+            match field, text:
+                case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(meaning))):
+                    meanings.setdefault(part.name, {})[name] = inspect.cleandoc(meaning)
+    return meanings
+
+
 class _PartType(_ModelType):
-    """Let a field take the place of a class attribute of a base, such as a default behaviour."""
+    """Let a field take the place of a class attribute of a base, and read the fields' meanings."""
 
     def __new__(mcs, *arguments: Any, **keywords: Any) -> type:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Field name .* shadows an attribute")
-            return super().__new__(mcs, *arguments, **keywords)
+            part = super().__new__(mcs, *arguments, **keywords)
+        for key, meaning in _meanings(part.__module__).get(part.__name__, {}).items():
+            if key in part.model_fields:
+                part.model_fields[key].description = meaning
+        return part
 
     def __call__(cls, **values: Any) -> Any:
         """Return an instance, or raise ConfigError in place of pydantic's error."""
@@ -74,7 +102,6 @@ class Part(BaseModel, metaclass=_PartType):
         strict=True,
         allow_inf_nan=False,
         arbitrary_types_allowed=True,
-        use_attribute_docstrings=True,
         defer_build=True,
     )
     registered_as: ClassVar[str] = ""
@@ -171,7 +198,7 @@ class Chosen:
 
     def __get_pydantic_core_schema__(self, *_: Any) -> core_schema.CoreSchema:
         """Validate by ``read``."""
-        serializer = core_schema.plain_serializer_function_ser_schema(plain)
+        serializer = core_schema.plain_serializer_function_ser_schema(_shortest)
         return core_schema.no_info_plain_validator_function(self.read, serialization=serializer)
 
     def __get_pydantic_json_schema__(self, *_: Any) -> dict[str, Any]:
@@ -202,6 +229,12 @@ class Ends(Part):
         """Refuse ends in the wrong order."""
         if self.low > self.high:
             raise ValueError(f"low = {self.low} is above high = {self.high}; exchange them")
+
+
+def _shortest(part: Part) -> Any:
+    """Return the name of a part if all else are defaults, else its overrides."""
+    overrides = part.overrides()
+    return overrides if len(overrides) > 1 else part.registered_as
 
 
 def plain(value: Any) -> Any:
@@ -269,12 +302,6 @@ def with_parameters(part: P, values: Mapping[str, Any]) -> P:
     return part.replaced(**changed) if changed else part
 
 
-class Gathered(Part):
-    """Base of models whose fields are those of other parts, with their meanings."""
-
-    model_config = ConfigDict(use_attribute_docstrings=False)
-
-
 def checked(
     given: Mapping[str, Any], known: Mapping[str, FieldInfo], place: str = ""
 ) -> dict[str, Any]:
@@ -289,6 +316,6 @@ def checked(
         ConfigError: An unknown name, or a value that its parameter does not allow.
     """
     fields: dict[str, Any] = {key: (info.rebuild_annotation(), info) for key, info in known.items()}
-    model = create_model("Parameters", __base__=Gathered, **fields)
+    model = create_model("Parameters", __base__=Part, **fields)
     values = model.read(dict(given), place)
     return {key: getattr(values, key) for key in given}

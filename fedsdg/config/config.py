@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, PrivateAttr
 
 from fedsdg.config import plugins
 from fedsdg.config.backbones import Backbone, kernel_of
@@ -25,11 +25,17 @@ from fedsdg.config.sections import Adapters, Conditions, Federation, Training
 from fedsdg.config.values import Name, Names, Seeds, Skews, Texts, require_folders, without_null
 from fedsdg.data.partition import PartitionSettings
 from fedsdg.data.sources import Source
-from fedsdg.errors import ConfigError, hint, joined, shortened
+from fedsdg.errors import ConfigError, hint, shortened
 from fedsdg.parts import Chosen, Natural, NonNegative, Part
 
 MOST_DRAWS = 20_000
 """Draws of a partition for a skew that the config was not made for, until clients have enough."""
+
+
+def _loaded(places: tuple[str, ...]) -> tuple[str, ...]:
+    for place in places:
+        plugins.load(place)
+    return places
 
 
 class Config(Part):
@@ -39,7 +45,7 @@ class Config(Part):
     "part of every path of its results"
     about: str = ""
     "a sentence for `fedsdg arenas`; it changes nothing"
-    plugins: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    plugins: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_loaded)] = ()
     "files or modules with further methods, parts and data sets"
     datasets: Annotated[tuple[str | Source, ...], PlainValidator(read_datasets)]
     "names, or descriptions of your own images"
@@ -102,33 +108,24 @@ class Config(Part):
         Raises:
             ConfigError: In one sentence, what is wrong, where, and the remedy.
         """
-        config = cls._read_case(given, place)
-        for case in config.cases.values():
-            require_consistent(case)
-        return config
-
-    @classmethod
-    def _read_case(cls, given: Any, place: str = "") -> Self:
-        """Check a config without its scenarios."""
         if not isinstance(given, Mapping):
             raise ConfigError(f"is {shortened(given)}, but must be a mapping", "the config")
-        raw = dict(given)
-        for plugin in raw.get("plugins") or ():
-            try:
-                plugins.load(str(plugin))
-            except ConfigError as error:
-                raise error.within("plugins") from error
-        raw["methods"], untuned = with_tuned(raw)
+        methods, untuned = with_tuned(given)
+        raw = {**given, "methods": methods}
         try:
             config = super().read(raw, place)
         except ConfigError as error:
             raise ConfigError(error.text, error.place or "the config") from None
         if config.federation.clients == "all":
             count = natural_clients(config.datasets, config.skews, config.partition.min_samples)
-            config.__dict__["federation"] = config.federation.replaced(clients=count)
-            raw["federation"] = {**raw["federation"], "clients": count}
+            federation = {**raw["federation"], "clients": count}
+            return cls.read({**given, "federation": federation}, place)
         config._raw.update(raw, tuned=[])
         config._untuned = untuned
+        if config.scenarios:
+            _ = config.cases  # Each is read by itself.
+        else:
+            require_consistent(config)
         return config
 
     def check_fields(self) -> None:
@@ -159,10 +156,7 @@ class Config(Part):
     @cached_property
     def space(self) -> dict[str, dict[str, Axis]]:
         """The axes of the search, by label and parameter."""
-        try:
-            return read_space(self.search.space, self.methods)
-        except ConfigError as error:
-            raise error.within("search.space") from None
+        return read_space(self.search.space, self.methods)
 
     @cached_property
     def cases(self) -> dict[str, Config]:
@@ -175,13 +169,11 @@ class Config(Part):
         """Return the config under a scenario; errors in what it changes are at its place."""
         raw = self.scenarios[name].laid_over(self._raw, self.methods, name)
         try:
-            case = type(self)._read_case(raw)
-            require_consistent(case)
+            return type(self).read(raw)
         except ConfigError as error:
-            changed = error.place.partition(".")[0] in SECTIONS
-            place = joined(f"scenarios.{name}", error.place) if changed else error.place
-            raise ConfigError(error.text, place) from None
-        return case
+            if error.place.partition(".")[0] not in SECTIONS:
+                raise
+            raise error.within(f"scenarios.{name}") from None
 
     @property
     def settings(self) -> tuple[str, ...]:

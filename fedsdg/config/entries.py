@@ -16,10 +16,10 @@ from fedsdg.errors import ConfigError, hint, shortened
 from fedsdg.files.places import root
 from fedsdg.files.yaml_text import read_yaml_file
 from fedsdg.methods.method import Method
-from fedsdg.parts import Gathered, Part
+from fedsdg.parts import Part
 
 
-class Settings(Gathered):
+class Settings(Part):
     """Keys of an entry besides the parameters of its method."""
 
     type: str

@@ -14,21 +14,6 @@ from fedsdg.parts import Part, plain
 
 NUMERICS = 1
 """Raise it when equal configs no longer give equal numbers; tests/golden says when."""
-_SECTIONS = ("federation", "partition", "training", "adapters", "conditions")
-
-
-def complete(section: Part) -> dict[str, Any]:
-    """Return all values of a section, those that are null aside; a chosen part by its name."""
-    values: dict[str, Any] = {}
-    for key, value in section:
-        if isinstance(value, Part) and not value.registered_as:
-            values[key] = complete(value)
-        elif isinstance(value, Part):
-            overrides = value.overrides()
-            values[key] = overrides if len(overrides) > 1 else value.registered_as
-        elif value is not None and value != ():
-            values[key] = plain(value)
-    return values
 
 
 class Run(Part):
@@ -92,44 +77,34 @@ class Run(Part):
     def overrides(self) -> dict[str, Any]:
         """Return what differs from the defaults: a key that is added later moves no older run."""
         defaults = self.method.row.parameters
-        changed = {
-            key: plain(value)
-            for key, value in self.method.parameters.items()
-            if value != defaults[key].default
-        }
-        sections = {key: getattr(self, key).overrides() for key in _SECTIONS}
-        return self._with_names({**sections, "parameters": changed})
+        given = self.method.parameters.items()
+        changed = {key: plain(value) for key, value in given if value != defaults[key].default}
+        return self._read({**super().overrides(), "parameters": changed})
 
     def complete(self) -> dict[str, Any]:
         """Return all values in JSON's types, null aside, as ``result.json`` keeps them."""
-        sections = {key: complete(getattr(self, key)) for key in _SECTIONS}
-        attack = self.conditions.attack
-        if attack is not None:
-            named = {"type": attack.attack.registered_as, "share": attack.share}
-            sections["conditions"]["attack"] = {**named, **complete(attack.attack)}
-        if self.adapters.start is not None:
-            sections["adapters"]["start"] = self.adapters.start.sha256
+        values = self.model_dump(mode="json", exclude_none=True, exclude={"method"})
+        conditions = values["conditions"]
+        if not self.conditions.others:
+            del conditions["others"]
+        if self.conditions.attack is not None:
+            attack = self.conditions.attack.attack
+            share = conditions["attack"]["share"]
+            named = {"type": attack.registered_as, "share": share}
+            conditions["attack"] = {**named, **attack.model_dump(mode="json", exclude_none=True)}
         given = self.method.parameters.items()
-        values = {key: plain(value) for key, value in given if value is not None}
-        return self._with_names({**sections, "parameters": values})
+        parameters = {key: plain(value) for key, value in given if value is not None}
+        return self._read({**values, "parameters": parameters})
 
-    def _with_names(self, sections: dict[str, Any]) -> dict[str, Any]:
-        """Return sections and names, without those that are empty or change nothing."""
-        facts = {
-            **sections,
-            "dataset": self.dataset,
-            "skew": self.skew,
-            "method": self.method.type,
-            "seed": self.seed,
-        }
+    def _read(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return values of a run without those that are empty or that it does not read."""
+        unread = {"scenario", "trainable"}
         if self.trainable == "full":
-            del facts["adapters"]
-            facts["trainable"] = self.trainable
-        else:
-            facts["backbone"] = self.backbone
-        if self.partition_seed != self.seed:
-            facts["partition_seed"] = self.partition_seed
-        return {key: value for key, value in facts.items() if value != {}}
+            unread = {"scenario", "adapters", "backbone"}
+        if self.partition_seed == self.seed:
+            unread.add("partition_seed")
+        values = {**values, "method": self.method.type}
+        return {key: value for key, value in values.items() if key not in unread and value != {}}
 
     def key(self, partition: str, backbone: str, versions: Mapping[str, str]) -> str:
         """Return the address of the run: SHA-256 of all that its numbers depend on.

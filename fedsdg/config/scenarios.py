@@ -45,16 +45,14 @@ class Scenario(Part):
         Raises:
             ConfigError: No method has a parameter of a name.
         """
-        merged = {**raw, "scenarios": {}}
-        for key in SECTIONS:
-            merged[key] = overlay(raw.get(key) or {}, getattr(self, key) or {})
+        changes = {key: getattr(self, key) or {} for key in SECTIONS}
         known = {key for entry in entries for key in entry.parameters}
         for key in self.parameters or {}:
             if key not in known:
                 place = f"scenarios.{name}.parameters"
                 raise ConfigError(f": no method has a parameter {key!r}{hint(key, known)}", place)
-        merged["methods"] = [self.entry(entry) for entry in entries]
-        return merged
+        methods = [self.entry(entry) for entry in entries]
+        return overlay({**raw, "methods": methods, "scenarios": {}}, changes)
 
     def entry(self, entry: Entry) -> Entry:
         """Return an entry of ``methods`` with the scenario's values of its parameters."""

@@ -77,17 +77,19 @@ def read_space(space: Mapping[str, Any], entries: tuple[Entry, ...]) -> dict[str
     result: dict[str, dict[str, Axis]] = {}
     for label, axes in space.items():
         if label not in types and label not in plugins.METHODS:
-            raise ConfigError(f"names no method of the config: {label!r}{hint(label, types)}")
+            text = f"names no method of the config: {label!r}{hint(label, types)}"
+            raise ConfigError(text, "search.space")
         kind = types.get(label, label)
         given = {key: axis for key, axis in _mapping(axes).items() if axis is not None}
         if not given:
-            raise ConfigError("names no parameter; name one or remove it", label)
+            text = "names no parameter; name one or remove it"
+            raise ConfigError(text, f"search.space.{label}")
         result[label] = {}
         for key, axis in given.items():
             try:
                 result[label][key] = _read_axis(axis, kind, key)
             except ConfigError as error:
-                raise ConfigError(error.text, f"{label}.{key}") from None
+                raise ConfigError(error.text, f"search.space.{label}.{key}") from None
     return result
 
 

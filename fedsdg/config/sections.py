@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator
+from pydantic import Field, PlainSerializer, PlainValidator
 
 from fedsdg.config.values import Positive
 from fedsdg.errors import ConfigError, shortened
@@ -168,17 +168,21 @@ def find_start(folder: Any) -> Start | None:
     return Start(folder, sha256_json(hashes))
 
 
+def _hash(start: Start | None) -> str | None:
+    return start and start.sha256
+
+
 class Adapters(AdapterSettings):
     """LoRA adapters: rank r, scale α/r, and the layers that carry them."""
 
-    start: Annotated[Start | None, PlainValidator(find_start)] = None
+    start: Annotated[Start | None, PlainValidator(find_start), PlainSerializer(_hash)] = None
     """a folder with a PEFT checkpoint from which adapters and head start, such as `fedsdg export`
     writes; null: from random values"""
 
     def overrides(self) -> dict[str, Any]:
         """Return what differs from the defaults; of a start the hash alone."""
         overrides = super().overrides()
-        return overrides if self.start is None else {**overrides, "start": self.start.sha256}
+        return overrides if self.start is None else {**overrides, "start": _hash(self.start)}
 
 
 class Conditions(Part):
