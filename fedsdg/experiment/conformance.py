@@ -8,6 +8,7 @@ order, from fewer clients, in float32.
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import tempfile
 import traceback
@@ -28,7 +29,8 @@ from fedsdg.config.config import Config
 from fedsdg.data.partition import partition_clients
 from fedsdg.data.skew import parse_skew
 from fedsdg.experiment.material import load_images
-from fedsdg.experiment.small_federation import CLASSES, SECTIONS, Federation, Trial, arrays
+from fedsdg.experiment.small_federation import CLASSES, SECTIONS, Trial, after, arrays, contents
+from fedsdg.experiment.training import Training
 from fedsdg.federation import rounds
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.micro_batches import MicroBatcher
@@ -64,7 +66,7 @@ class Finding(NamedTuple):
 
 def rounds_end_with_finite_numbers(trial: Trial) -> str:
     """Numbers are finite and of the right shapes, for cohorts of one client too."""
-    done = len(trial.whole.rounds)
+    done = trial.whole.done
     last = trial.calls[-1]
     cohort = len(last.context.clients)
     zeros = {name: torch.zeros_like(sent) for name, sent in last.uploads.items()}
@@ -90,31 +92,26 @@ def rounds_end_with_finite_numbers(trial: Trial) -> str:
 
 def the_same_seed_gives_the_same_bytes(trial: Trial) -> str:
     """The same seed gives the same bytes."""
-    _require_same(trial.whole, trial.federation().run(), "a second run")
-    return f"{len(trial.whole.rounds)} rounds, twice"
+    _require_same(trial.whole, after(trial.federation()), "a second run")
+    return f"{trial.whole.done} rounds, twice"
 
 
 def a_resumed_run_is_the_whole_run(trial: Trial) -> str:
     """From a checkpoint on the rest is the same, bit for bit."""
-    half = len(trial.whole.rounds) // 2
-    first = trial.federation_in_another_process().run(half)
+    half = trial.whole.done // 2
+    first = after(trial.federation_in_another_process(), half)
     later = trial.federation_in_another_process()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         checkpoints = Checkpoints(Path(folder), {})
-        records = {"rounds": first.rounds, "clients": first.clients}
-        checkpoints.save(half, first.setup, first.server, first.store, records)
-        restored = checkpoints.restore(later.setup, later.server, later.store)
-    assert restored is not None
-    _, later.server, records = restored
-    later.rounds = records["rounds"]
-    later.clients = records["clients"]
-    _require_same(trial.whole, later.run(), f"a run that is resumed after round {half}")
+        first.save(checkpoints)
+        later.restore(checkpoints)
+    _require_same(trial.whole, after(later), f"a run that is resumed after round {half}")
     return f"resumed after round {half}"
 
 
-def _require_same(expected: Federation, found: Federation, what: str) -> None:
-    facts = found.facts()
-    others = [name for name, value in expected.facts().items() if facts[name] != value]
+def _require_same(expected: Training, found: Training, what: str) -> None:
+    facts = contents(found)
+    others = [name for name, value in contents(expected).items() if facts[name] != value]
     if others:
         raise Failure(
             f"{what} has other {others[0]}; draw from streams of the round, and keep what lasts in "
@@ -124,7 +121,7 @@ def _require_same(expected: Federation, found: Federation, what: str) -> None:
 
 def no_client_depends_on_another(trial: Trial) -> str:
     """A client that trains alone ends where it ends beside others."""
-    first = trial.federation().run(1)
+    first = after(trial.federation(), 1)
     setup = first.setup
     _, tasks = rounds.begin(setup, first.server, first.store, 2)
     arguments = (setup.layout.of_round(2), tasks, setup.phases, "round 2")
@@ -149,7 +146,7 @@ def any_order_of_clients_is_the_same(trial: Trial) -> str:
 
 def what_comes_in_stays_as_it_is(trial: Trial) -> str:
     """What a part is given stays as it is, but for what it is to write."""
-    done = len(trial.whole.rounds)
+    done = trial.whole.done
     if trial.changed:
         raise Failure(trial.changed[0])
     return f"{done} rounds"
@@ -159,8 +156,8 @@ def it_learns(trial: Trial) -> str:
     """Clients learn their classes."""
     if trial.kind in ("attack", "condition"):
         return "it is not there to help"
-    runs = [trial.federation(rate=rate).run() for rate in RATES]
-    reached = max(run.rounds[-1]["expected_accuracy"] for run in runs)
+    runs = [after(trial.federation(rate=rate)) for rate in RATES]
+    reached = max(run.records.rounds[-1]["expected_accuracy"] for run in runs)
     if reached < LEARNED:
         raise Failure(
             f"clients are right on {reached:.0%} of images of {CLASSES} classes in the end; look "
@@ -243,7 +240,7 @@ def declared_values(info: FieldInfo) -> list[Any]:
 def _outcome(trial: Trial, values: tuple[tuple[str, Any], ...]) -> Any:
     """Return a hash of two rounds, or the sentence with which a part refuses the values."""
     try:
-        return hash(frozenset(trial.federation(**dict(values)).run(2).facts().items()))
+        return hash(frozenset(contents(after(trial.federation(**dict(values)), 2)).items()))
     except Exception as error:
         if isinstance(error, ValueError | FloatingPointError) and not isinstance(error, RuleFault):
             return str(error)

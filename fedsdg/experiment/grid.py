@@ -16,6 +16,7 @@ import numpy as np
 
 from fedsdg.config.config import Config
 from fedsdg.data.partition import TRAIN
+from fedsdg.data.sources import Source
 from fedsdg.errors import hint
 from fedsdg.experiment.backbones import backbone, backbone_sha256
 from fedsdg.experiment.interruption import Stopped, stopped_by_signals
@@ -245,9 +246,10 @@ def prepare(task: Task, _note: Note | None = None) -> Prepared:
     from fedsdg.experiment.partitions import get_or_make
 
     # First of all, so that what cannot be had or divided is known before anything is trained.
-    partition = get_or_make(task)
+    own = load_images(task.source) if isinstance(task.source, Source) else None
+    partition = get_or_make(task, own)
     sizes = partition.counts(partition.split, 3)[:, TRAIN]
-    notes = () if isinstance(task.source, str) else load_images(task.source).notes
+    notes = own.notes if own is not None else ()
     sha256 = None
     if task.backbone is not None:
         seconds = task.checkpoint_seconds

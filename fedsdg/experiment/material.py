@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -33,28 +32,6 @@ class Material:
     def backbone_hash(self) -> str | None:
         """SHA-256 of the backbone."""
         return self.backbone.sha256 if self.backbone else None
-
-    def model_facts(self, name: str) -> dict[str, Any]:
-        """Return what a model of these runs takes, for those who use it elsewhere.
-
-        Args:
-            name: That of the backbone.
-        """
-        facts = self.data.facts
-        own_data = ("size", "channels", "fit") if "classes" in facts else ()
-        backbone = None if self.backbone is None else {"name": name, "sha256": self.backbone.sha256}
-        return {
-            "data": self.data.sha256,
-            "classes": list(facts.get("classes", ())),
-            "stored": {key: facts[key] for key in own_data if key in facts},
-            "images": {
-                "size": self.pictures.size,
-                "channels": self.pictures.channels,
-                "mean": list(self.pictures.mean),
-                "std": list(self.pictures.std),
-            },
-            "backbone": backbone,
-        }
 
 
 @lru_cache(maxsize=1)

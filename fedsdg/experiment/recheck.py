@@ -24,7 +24,7 @@ from fedsdg.experiment.gpu import repeatable, threads
 from fedsdg.experiment.material import load_material
 from fedsdg.experiment.partitions import draw
 from fedsdg.experiment.runs import Task, task_of
-from fedsdg.federation import rounds
+from fedsdg.experiment.training import Training
 from fedsdg.files import differences, sha256_json
 from fedsdg.files.places import ARENAS, RECORDS, run_below
 from fedsdg.files.records import read_parquet
@@ -109,13 +109,11 @@ def recheck(task: Task, record: Path, row: Mapping[str, Any], most: int = ROUNDS
         return Agreement(run_below(row), differs)
     device = material.samples.images.device
     with threads(run.training.threads), repeatable(device, tf32=run.training.precision == "tf32"):
-        setup = build(run, material, partition)
-        done = [made for _, made in islice(rounds.run(setup, *setup.initial()), most)]
-    tables = {
-        "rounds": [made.round for made in done],
-        "clients": [client for made in done for client in made.clients],
-    }
-    return compared(record, row, tables)
+        training = Training(build(run, material, partition))
+        for _ in islice(training.rounds(), most):
+            pass
+    made = training.records
+    return compared(record, row, {"rounds": made.rounds, "clients": made.clients})
 
 
 def compared(

@@ -16,15 +16,7 @@ from fedsdg.experiment.saved_models import ModelSaver, write_models
 from fedsdg.experiment.store import MODELS, RESULT
 from fedsdg.experiment.training import Records, Training
 from fedsdg.federation.accuracy import selected_round
-from fedsdg.files.records import (
-    CLIENTS_SCHEMA,
-    METRICS,
-    METRICS_OF_GROUPS,
-    ROUNDS_SCHEMA,
-    TIMINGS_SCHEMA,
-    more,
-    write_parquet,
-)
+from fedsdg.files import records as tables
 
 
 def write_tables(folder: Path, records: Records) -> None:
@@ -34,12 +26,13 @@ def write_tables(folder: Path, records: Records) -> None:
         folder: The folder of the files.
         records: The rows of the tables.
     """
-    for name, rows, schema, further in (
-        ("rounds", records.rounds, ROUNDS_SCHEMA, more("rounds", records.columns)),
-        ("clients", records.clients, CLIENTS_SCHEMA, more("clients", records.columns)),
-        ("timings", records.timings, TIMINGS_SCHEMA, None),
+    columns = records.columns
+    for name, rows, schema, more in (
+        ("rounds", records.rounds, tables.ROUNDS_SCHEMA, tables.more("rounds", columns)),
+        ("clients", records.clients, tables.CLIENTS_SCHEMA, tables.more("clients", columns)),
+        ("timings", records.timings, tables.TIMINGS_SCHEMA, None),
     ):
-        write_parquet(folder / f"{name}.parquet", rows, schema, further)
+        tables.write_parquet(folder / f"{name}.parquet", rows, schema, more)
 
 
 def write_run(folder: Path, run: Run, material: Material, key: str, training: Training) -> None:
@@ -55,11 +48,32 @@ def write_run(folder: Path, run: Run, material: Material, key: str, training: Tr
     write_tables(folder, training.records)
     for observer in training.setup.observers:
         if isinstance(observer, ModelSaver):
-            facts = {**material.model_facts(run.backbone), "address": key}
-            facts |= {"save": run.training.save, "precision": run.training.precision}
+            facts = _model_facts(run, material) | {"address": key}
             write_models(folder / MODELS, training.setup, observer.state, facts)
     files.write_json(folder / RESULT, _outcome(run, training))
     files.write_json(folder / "provenance.json", _provenance(run, material, key, training))
+
+
+def _model_facts(run: Run, material: Material) -> dict[str, Any]:
+    """Return what the models of a run take, for those who use them elsewhere."""
+    facts = material.data.facts
+    own_data = ("size", "channels", "fit") if "classes" in facts else ()
+    pictures = material.pictures
+    backbone = material.backbone
+    return {
+        "data": material.data.sha256,
+        "classes": list(facts.get("classes", ())),
+        "stored": {key: facts[key] for key in own_data if key in facts},
+        "images": {
+            "size": pictures.size,
+            "channels": pictures.channels,
+            "mean": list(pictures.mean),
+            "std": list(pictures.std),
+        },
+        "backbone": backbone and {"name": run.backbone, "sha256": backbone.sha256},
+        "save": run.training.save,
+        "precision": run.training.precision,
+    }
 
 
 def _outcome(run: Run, training: Training) -> dict[str, Any]:
@@ -104,8 +118,8 @@ def _provenance(run: Run, material: Material, key: str, training: Training) -> d
 
 def _metrics(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a round and its metrics; those of groups only if there are any."""
-    groups = {name: row[name] for name in METRICS_OF_GROUPS if row.get(name) is not None}
-    return {"round": row["round"], **{name: row.get(name) for name in METRICS}, **groups}
+    groups = {name: row[name] for name in tables.METRICS_OF_GROUPS if row.get(name) is not None}
+    return {"round": row["round"], **{name: row.get(name) for name in tables.METRICS}, **groups}
 
 
 def last_quarter(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -120,7 +134,7 @@ def last_quarter(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     quarter = [row for row in rounds if row["evaluated"] and 4 * row["round"] > 3 * len(rounds)]
     means: dict[str, Any] = {"round": quarter[-1]["round"]}
-    for name in (*METRICS, *METRICS_OF_GROUPS):
+    for name in (*tables.METRICS, *tables.METRICS_OF_GROUPS):
         values = [row[name] for row in quarter if row.get(name) is not None]
         if values:
             means[name] = math.fsum(values) / len(values)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass, replace
 from functools import cache, cached_property
 from itertools import islice
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -29,9 +29,8 @@ from fedsdg.errors import ConfigError
 from fedsdg.experiment.building import build
 from fedsdg.experiment.material import Material, prepare_material
 from fedsdg.experiment.partitions import draw
-from fedsdg.federation import rounds
+from fedsdg.experiment.training import Training
 from fedsdg.federation.conditions.attack import Attackers
-from fedsdg.federation.setup import Setup
 from fedsdg.federation.terms import Term
 from fedsdg.federation.training import Rows
 from fedsdg.models import Architecture, build_backbone, freeze
@@ -72,51 +71,41 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 """What a config says to use a part, by its kind."""
 
 
-class Federation:
-    """A federation between two rounds, and its records so far."""
+def federation(changed: Mapping[str, Any], trace: int = 0) -> Training:
+    """Put a federation together.
 
-    def __init__(self, setup: Setup) -> None:
-        self.setup = setup
-        self.server, self.store = setup.initial()
-        self.rounds: list[dict[str, Any]] = []
-        self.clients: list[dict[str, Any]] = []
+    Args:
+        changed: What is laid over `CONFIG`.
+        trace: Compute the values of terms for each batch whose number it divides; 0: never.
 
-    @classmethod
-    def of(cls, changed: Mapping[str, Any], trace: int = 0) -> Self:
-        """Put one together.
+    Raises:
+        ConfigError: Values do not go together, or do not suit so few clients.
+    """
+    try:
+        config = Config.read(overlay(CONFIG, changed))
+    except ConfigError:  # Some rules need all clients in a round.
+        everyone = {"federation": {"clients_per_round": CLIENTS}}
+        config = Config.read(overlay(overlay(CONFIG, changed), everyone))
+    run = next(config.runs())
+    material = _material()
+    return Training(build(run, material, draw(run, material.data), trace=trace))
 
-        Args:
-            changed: What is laid over `CONFIG`.
-            trace: Compute the values of terms for each batch whose number it divides; 0: never.
 
-        Raises:
-            ConfigError: Values do not go together, or do not suit so few clients.
-        """
-        try:
-            config = Config.read(overlay(CONFIG, changed))
-        except ConfigError:  # Some rules need all clients in a round.
-            everyone = {"federation": {"clients_per_round": CLIENTS}}
-            config = Config.read(overlay(overlay(CONFIG, changed), everyone))
-        run = next(config.runs())
-        material = _material()
-        return cls(build(run, material, draw(run, material.data), trace=trace))
+def after(training: Training, most: int | None = None) -> Training:
+    """Return a federation after the rounds that are left, or some of them."""
+    for _ in islice(training.rounds(), most):
+        pass
+    return training
 
-    def run(self, most: int | None = None) -> Self:
-        """Do the rounds that are left, or some of them."""
-        left = rounds.run(self.setup, self.server, self.store, len(self.rounds))
-        for server, record in islice(left, most):
-            self.server = server
-            self.rounds.append(record.round)
-            self.clients += record.clients
-        return self
 
-    def facts(self) -> dict[str, Any]:
-        """Return all that it is, by name, as bytes and text."""
-        everyone = np.arange(self.setup.num_clients)
-        kept = {name: self.store.read(name, everyone) for name in self.store.first}
-        state = {"models": self.server.models, "state": self.server.state, "kept": kept}
-        found = {name: array.tobytes() for name, array in arrays(state)}
-        return found | {"records": json.dumps([self.rounds, self.clients])}
+def contents(training: Training) -> dict[str, Any]:
+    """Return all that a federation is, by name, as bytes and text."""
+    everyone = np.arange(training.setup.num_clients)
+    kept = {name: training.store.read(name, everyone) for name in training.store.first}
+    state = {"models": training.server.models, "state": training.server.state, "kept": kept}
+    found = {name: array.tobytes() for name, array in arrays(state)}
+    records = [training.records.rounds, training.records.clients]
+    return found | {"records": json.dumps(records)}
 
 
 def arrays(value: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
@@ -182,19 +171,19 @@ class Trial:
         self.rows: dict[Term, Rows] = {}
         self.changed: list[str] = []
 
-    def federation(self, *, trace: int = 0, rate: float = 0.01, **values: Any) -> Federation:
+    def federation(self, *, trace: int = 0, rate: float = 0.01, **values: Any) -> Training:
         """Return the federation before its first round.
 
         Args:
-            trace: As for `Federation.of`.
+            trace: As for `federation`.
             rate: The learning rate of shared and private parameters.
             **values: Parameters of the part.
         """
         changed = SECTIONS[self.kind]({"type": self.name, **values})
         training = {"eta_g": rate, "eta_p": rate, **changed.pop("training", {})}
-        return Federation.of({**changed, "training": training}, trace)
+        return federation({**changed, "training": training}, trace)
 
-    def federation_in_another_process(self) -> Federation:
+    def federation_in_another_process(self) -> Training:
         """Return the federation as if the plugin had just been imported."""
         if self.module:
             module = sys.modules[self.module]
@@ -203,7 +192,7 @@ class Trial:
         return self.federation()
 
     @cached_property
-    def whole(self) -> Federation:
+    def whole(self) -> Training:
         """The federation after all rounds; what its parts are given is recorded."""
         setup = self.federation().setup
         parts: list[Any] = [setup.rule, setup.work.loss, setup.work.optimiser, *setup.conditions]
@@ -215,7 +204,7 @@ class Trial:
                 if name in dir(cls):
                     watched = self._watched(getattr(cls, name), WRITES[name])
                     stack.enter_context(mock.patch.object(cls, name, watched))
-            return self.federation(trace=1).run()
+            return after(self.federation(trace=1))
 
     def _watched(self, method: Callable[..., Any], writes: tuple[str, ...]) -> Callable[..., Any]:
         """Return a method that records what it is given, and notes what it changes of that."""

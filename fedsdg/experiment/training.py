@@ -1,32 +1,22 @@
-"""Training is one loop over rounds, which begins at the newest checkpoint.
-
-A run that was killed or stopped goes on from there, and ends as an undisturbed run does.
-"""
+"""A federation between two rounds, which is saved and goes on as if nothing had disturbed it."""
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from fedsdg.data.partition import Partition
-from fedsdg.experiment.building import build
-from fedsdg.experiment.gpu import repeatable, threads
 from fedsdg.experiment.interruption import Stopped, stopped_by_signals
-from fedsdg.experiment.material import Material
-from fedsdg.experiment.runs import Task
-from fedsdg.experiment.store import store_folder
 from fedsdg.federation import rounds
 from fedsdg.federation.checkpoints import Checkpoints
-from fedsdg.federation.records import COLUMNS
-from fedsdg.federation.rounds import RoundRecord
-from fedsdg.federation.setup import Server, Setup
-from fedsdg.federation.store import ClientStore
+from fedsdg.federation.setup import Setup
 from fedsdg.files.columns import Column
 
 Progress = Callable[[Mapping[str, Any]], None]
 """Called after each round with its record."""
+TABLES = ("rounds", "clients", "timings")
 
 
 @dataclass
@@ -39,30 +29,27 @@ class Records:
     columns: tuple[Column, ...] = ()
     "declared columns beyond those that every run has"
 
-    def add(self, record: RoundRecord) -> None:
-        """Append the rows of a round."""
-        self.rounds.append(record.round)
-        self.clients += record.clients
-        self.timings.append(record.timings)
 
-
-@dataclass
 class Training:
     """A federation between two rounds, with the records of those that are done."""
 
-    setup: Setup
-    server: Server
-    store: ClientStore
-    records: Records
-    checkpoints: Checkpoints
-    seconds: float = 0.0
-    "spent by earlier processes on the rounds that are done"
-    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-    resumed_after: list[int] = field(default_factory=list)
-    "the rounds after which it was resumed"
-    unsaved: str = ""
-    "why no checkpoint could be saved"
-    _clock: float = field(default_factory=time.perf_counter)
+    def __init__(
+        self, setup: Setup, records: Records | None = None, scratch: Path | None = None
+    ) -> None:
+        """Stand before the first round.
+
+        Args:
+            setup: The federation.
+            records: Empty; it is filled round by round. None: new ones.
+            scratch: The folder of what clients keep, if it is too large for the memory.
+        """
+        self.setup = setup
+        self.records = records or Records()
+        self.server, self.store = setup.initial(scratch)
+        self._clock = time.perf_counter()
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        self._before: dict[str, Any] = {"started": started, "wall_seconds": 0, "resumed_after": []}
+        self._mentioned = False
 
     @property
     def done(self) -> int:
@@ -71,130 +58,75 @@ class Training:
 
     def facts(self) -> dict[str, Any]:
         """Return what the run has cost, and how many clients are trained together."""
+        seconds = time.perf_counter() - self._clock
         return {
-            "started": self.started,
-            "wall_seconds": self.seconds + time.perf_counter() - self._clock,
-            "resumed_after": self.resumed_after,
+            **self._before,
+            "wall_seconds": self._before["wall_seconds"] + seconds,
             "clients_per_pass": self.setup.batcher.clients_per_pass,
         }
 
-    def save(self) -> bool:
+    def rounds(self) -> Iterator[dict[str, Any]]:
+        """Do the rounds that are left, and yield the record of each."""
+        for server, record in rounds.run(self.setup, self.server, self.store, self.done):
+            self.server = server
+            self.records.rounds.append(record.round)
+            self.records.clients += record.clients
+            self.records.timings.append(record.timings)
+            yield record.round
+
+    def save(self, checkpoints: Checkpoints) -> bool:
         """Save the state after the last round that is done, and return whether that was possible.
 
         A full disk is mentioned once, and the run goes on.
         """
-        records = self.records
-        tables = {name: getattr(records, name) for name in ("rounds", "clients", "timings")}
+        saved = {name: getattr(self.records, name) for name in TABLES} | {"facts": self.facts()}
         try:
-            self.checkpoints.save(
-                self.done, self.setup, self.server, self.store, {**tables, "facts": self.facts()}
-            )
+            checkpoints.save(self.done, self.setup, self.server, self.store, saved)
         except OSError as error:
-            if not self.unsaved:
+            if not self._mentioned:
                 _say(
-                    f"no checkpoint could be saved in {self.checkpoints.folder} ({error}); the run "
+                    f"no checkpoint could be saved in {checkpoints.folder} ({error}); the run "
                     "goes on, and would be resumed from an earlier one"
                 )
-            self.unsaved = str(error)
+            self._mentioned = True
             return False
         return True
 
-    def restore(self) -> None:
+    def restore(self, checkpoints: Checkpoints) -> None:
         """Go on from the newest checkpoint, if there is one."""
-        restored = self.checkpoints.restore(self.setup, self.server, self.store)
+        restored = checkpoints.restore(self.setup, self.server, self.store)
         if restored is None:
             return
         done, self.server, saved = restored
-        for name in ("rounds", "clients", "timings"):
+        for name in TABLES:
             getattr(self.records, name).extend(saved[name])
-        facts = saved["facts"]
-        self.started = facts["started"]
-        self.seconds = facts["wall_seconds"]
-        self.resumed_after = [*facts["resumed_after"], done]
-        self.setup.batcher.clients_per_pass = facts["clients_per_pass"]
-        _say(f"going on after round {done} from the checkpoint in {self.checkpoints.folder}")
+        self._before = saved["facts"]
+        self._before["resumed_after"].append(done)
+        self.setup.batcher.clients_per_pass = self._before["clients_per_pass"]
+        _say(f"going on after round {done} from the checkpoint in {checkpoints.folder}")
 
-    def run(self, checkpoint_seconds: float, progress: Progress) -> None:
-        """Run the rounds that are left, with a checkpoint from time to time and at a signal.
+    def run(self, checkpoints: Checkpoints, seconds: float, progress: Progress) -> None:
+        """Do the rounds that are left, with a checkpoint from time to time and at a signal.
 
         Args:
-            checkpoint_seconds: Time between checkpoints.
+            checkpoints: Those of the run.
+            seconds: Time between checkpoints.
             progress: Called after each round with its record.
 
         Raises:
             Stopped: A signal ended the run.
         """
-        setup = self.setup
         with stopped_by_signals(at_once=False) as check:
             try:
-                for server, record in rounds.run(setup, self.server, self.store, self.done):
-                    self.server = server
-                    self.records.add(record)
-                    progress(record.round)
+                for record in self.rounds():
+                    progress(record)
                     check()
-                    due = self.done < setup.schedule.rounds
-                    if due and self.checkpoints.due(checkpoint_seconds):
-                        self.save()
+                    if self.done < self.setup.schedule.rounds and checkpoints.due(seconds):
+                        self.save(checkpoints)
             except Stopped as stop:
-                after = f"goes on after round {self.done}" if self.save() else "starts anew"
+                saved = self.save(checkpoints)
+                after = f"goes on after round {self.done}" if saved else "starts anew"
                 raise Stopped(stop.args[0], f"stopped; the same command {after}") from None
-
-
-def train(
-    task: Task,
-    material: Material,
-    partition: Partition,
-    key: str,
-    records: Records,
-    progress: Progress = lambda _: None,
-    trace: int = 0,
-) -> Training:
-    """Train a run from its newest checkpoint to its last round.
-
-    The state is saved between two rounds, at a signal and from time to time; when it is saved
-    changes no result. A run that fails by itself (a part, a loss that is not finite) loses its
-    checkpoints and starts anew next time; one that the machine failed (memory, disk, device) keeps
-    them.
-
-    Args:
-        task: The run.
-        material: Images and backbone.
-        partition: Which client holds which sample.
-        key: The run's address; its checkpoints are the caller's alone.
-        records: Empty; it is filled round by round, so that a run that fails still shows how far it
-            came.
-        progress: Called after each round with its record.
-        trace: Print losses, penalties and gates of each batch whose number it divides; 0: none.
-
-    Returns:
-        The federation after its last round.
-
-    Raises:
-        Stopped: A signal ended the run; its state is saved.
-        ValueError: A part cannot work, or tried to end the program.
-        FloatingPointError: A loss is not finite.
-        MemoryError: Not even one client fits into memory.
-    """
-    settings = task.run.training
-    folder = store_folder("checkpoints")
-    checkpoints = Checkpoints(folder / key, {"address": key, "config": task.run.overrides()})
-    with (
-        threads(settings.threads),
-        repeatable(material.samples.images.device, tf32=settings.precision == "tf32"),
-    ):
-        setup = build(task.run, material, partition, trace=trace)
-        # What clients keep lies beside the checkpoints if it is too large for the memory.
-        training = Training(setup, *setup.initial(folder), records, checkpoints)
-        records.columns = (*setup.declared_columns, *COLUMNS)
-        training.restore()
-        try:
-            training.run(task.checkpoint_seconds, progress)
-        except (ValueError, FloatingPointError):
-            checkpoints.remove()
-            raise
-    for observer in setup.observers:
-        observer.complete(records.rounds, records.clients)
-    return training
 
 
 def _say(sentence: str) -> None:
