@@ -7,7 +7,6 @@ ends with an example. ``python -OO`` drops docstrings, so they are then read fro
 from __future__ import annotations
 
 import ast
-import copy
 import inspect
 import json as json_format
 import os
@@ -26,12 +25,11 @@ if TYPE_CHECKING:
     from fedsdg.config.config import Config
 
 Words = Sequence[str]
-Text = str | None
 File = Path | None
-Count = Annotated[int, typer.Option(min=1)]
-Number = Annotated[int | None, typer.Option(min=1)]
-Seed = Annotated[int | None, typer.Option(min=0)]
-Minutes = Annotated[float | None, typer.Option(min=0)]
+Count = Annotated[int, 1]
+"""A type with its smallest value."""
+Number = Annotated[int | None, 1]
+Minutes = Annotated[float | None, 0]
 
 
 class Laid(NamedTuple):
@@ -47,11 +45,12 @@ class Laid(NamedTuple):
     set: Words
     plugin: Words
 
-    def load(self, more: Words = ()) -> Config:
-        """Return the config, with further files laid over those of ``--config``."""
+    def load(self, more: Words = (), **values: str | None) -> Config:
+        """Return the config, with further files laid over those of ``--config``, and values."""
         from fedsdg.config.layers import load
 
-        return load([*self.config, *more], self.set, self.plugin)
+        given = [f"{key}={value}" for key, value in values.items() if value is not None]
+        return load([*self.config, *more], [*self.set, *given], self.plugin)
 
     def words(self) -> str:
         """Return the options as they are written on a command line; "" without any."""
@@ -121,21 +120,17 @@ def _described(function: Any) -> tuple[str, str, dict[str, str]]:
 def _as_typer_reads_it(one: inspect.Parameter, meaning: str) -> inspect.Parameter:
     """Return a parameter with its help, an option with two dashes, and a list for a sequence."""
     hint = one.annotation
-    default = one.default
-    is_argument = one.kind is one.POSITIONAL_OR_KEYWORD
-    info = typer.Argument() if is_argument else typer.Option()
+    least = None
     if get_origin(hint) is Annotated:
-        hint, known = get_args(hint)
-        info = copy.copy(known)
+        hint, least = get_args(hint)
     if get_origin(hint) is Sequence:
         hint = list[get_args(hint)[0]]  # type: ignore[misc]
-        default = [] if default == () else default
-    info.help = meaning
-    if not is_argument:
-        info.param_decls = (f"--{one.name.strip('_').replace('_', '-')}",)
-    return inspect.Parameter(
-        one.name, one.KEYWORD_ONLY, default=default, annotation=Annotated[hint, info]
-    )
+    flag = f"--{one.name.strip('_').replace('_', '-')}"
+    info = typer.Option(flag, help=meaning, min=least)
+    if one.kind is one.POSITIONAL_OR_KEYWORD:
+        info = typer.Argument(help=meaning)
+    default = [] if one.default == () else one.default
+    return one.replace(kind=one.KEYWORD_ONLY, default=default, annotation=Annotated[hint, info])
 
 
 def answer(json: bool, facts: Any, lines: Iterable[str]) -> None:

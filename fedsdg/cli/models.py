@@ -7,17 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedsdg.cli.command import (
-    Count,
-    File,
-    Laid,
-    Number,
-    Text,
-    Words,
-    answer,
-    remark,
-    require_writable,
-)
+from fedsdg.cli.command import Count, File, Laid, Number, Words, answer, remark, require_writable
 
 if TYPE_CHECKING:
     from fedsdg.data.sources import Source
@@ -72,7 +62,9 @@ def partition(
         print(f"left out, {reason.replace('_', ' ')}: {number}")
 
 
-def pretrain(*, laid: Laid, output: Path, backbone: Text = None, recorded: bool = False) -> None:
+def pretrain(
+    *, laid: Laid, output: Path, backbone: str | None = None, recorded: bool = False
+) -> None:
     """Make a backbone as the config describes it.
 
     Args:
@@ -84,27 +76,18 @@ def pretrain(*, laid: Laid, output: Path, backbone: Text = None, recorded: bool 
     Example:
         fedsdg pretrain --config smoke --output small.safetensors
     """
-    from fedsdg.errors import hint
-
-    config = laid.load()
-    name = backbone or config.backbone
-    if name not in config.backbones:
-        close = hint(name, config.backbones)
-        raise ValueError(f"backbone {name!r} is not described under backbones{close}")
+    config = laid.load(backbone=backbone)
     require_writable(output)
     from fedsdg.experiment import backbones
 
+    name = config.backbone
     seconds = config.checkpoint_seconds
     recipe = config.backbones[name]
     backbones.backbone(name, recipe, output, checkpoint_seconds=seconds, recorded=recorded)
 
 
 def export(
-    run: Path,
-    *,
-    output: File = None,
-    client: Sequence[int] = (),
-    backbone: File = None,
+    run: Path, *, output: File = None, client: Sequence[int] = (), backbone: File = None
 ) -> None:
     """Write a run's models for peft and timm, each with a card.
 
@@ -229,26 +212,26 @@ def aggregate(
     from fedsdg.experiment.interruption import stopped_by_signals
     from fedsdg.files import write_json
 
-    counts = [file for file in (num_samples, num_batches, client_samples) if file is not None]
+    given = {"num_samples": num_samples, "num_batches": num_batches}
+    given |= {"client_samples": client_samples}
+    counts = {name: file for name, file in given.items() if file is not None}
     folders = [text.partition("=") for text in upload]
     for name, _, folder in folders:
         if not (name and folder):
             raise ValueError(f"--upload {name!r} is not of the form NAME=FOLDER")
     targets = [file for file in (out, state_out) if file is not None]
     for target in targets:
-        files.check_not_read(target, counts)
+        files.check_not_read(target, [*counts.values()])
     if report is not None:
         files.check_target(report, overwrite=overwrite)
-        files.check_not_read(report, [*targets, global_, *clients, *counts])
+        files.check_not_read(report, [*targets, global_, *clients, *counts.values()])
     with stopped_by_signals():
         result = files.aggregate_files(
             _rule(rule),
             global_,
             clients,
             out,
-            num_samples=num_samples and files.read_counts(num_samples),
-            num_batches=num_batches and files.read_counts(num_batches),
-            client_samples=client_samples and files.read_counts(client_samples),
+            **{name: files.read_counts(file) for name, file in counts.items()},
             num_clients=num_clients,
             uploads={name: upload_files(folder, clients) for name, _, folder in folders},
             round=round,

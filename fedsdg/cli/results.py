@@ -147,11 +147,7 @@ def record(experiment: Words, *, merge: bool = False) -> None:
 
 
 def trace(
-    what: str,
-    metric: str = "",
-    *,
-    at: Literal["selected", "end"] = "selected",
-    json: bool = False,
+    what: str, metric: str = "", *, at: Literal["selected", "end"] = "selected", json: bool = False
 ) -> None:
     """From a number to its runs, their hashes, and how to make them again.
 

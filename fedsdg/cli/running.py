@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fedsdg.cli.command import (
     Count,
@@ -17,8 +17,6 @@ from fedsdg.cli.command import (
     Laid,
     Minutes,
     Number,
-    Seed,
-    Text,
     Words,
     answer,
     remark,
@@ -41,9 +39,9 @@ def run(
     *,
     laid: Laid,
     method: str,
-    dataset: Text = None,
-    skew: Text = None,
-    seed: Seed = None,
+    dataset: str | None = None,
+    skew: str | None = None,
+    seed: Annotated[int | None, 0] = None,
     output: File = None,
     trace: Number = None,
 ) -> int:

@@ -21,12 +21,7 @@ NOT_SEEN = (
 
 
 def check(
-    files: Words = (),
-    *,
-    laid: Laid,
-    brief: bool = False,
-    verbose: bool = False,
-    json: bool = False,
+    files: Words = (), *, laid: Laid, brief: bool = False, verbose: bool = False, json: bool = False
 ) -> int:
     """Validate a config, or examine methods of your own.
 
