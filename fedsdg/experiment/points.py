@@ -2,17 +2,23 @@
 
 Coordinate p of trial t depends on p and t alone (Sobol 1967; scrambled by SciPy). Rows that share a
 parameter therefore try it at the same places, whatever they are called and whatever else they have.
+
+A range may begin at `bound`, the least rate with which gates can move within a run. Adam moves a
+gate's logit by about η_m a step. From m = 1/2 (logit 0) to m = 0.1 or 0.9 it has ln 9 ≈ 2.2 to go,
+and not every step points the same way, so η_m · steps must be at least 3.
 """
 
 import hashlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from fedsdg.config.run import Run
 from fedsdg.config.search import Axis, Interval
 from fedsdg.rng import stream
 
@@ -26,6 +32,7 @@ OTHERS = 1024
 """Any other parameter has one of this number of further dimensions, by the hash of its name."""
 DIGITS = 4
 """Significant digits of a value: enough to tell points apart, few enough to copy."""
+GATE_STEPS = 3.0
 EDGE = 0.05
 """A value nearer than this share of a range to one of its ends lies at an edge."""
 
@@ -38,8 +45,7 @@ def points(space: Mapping[str, Axis], trials: int | None) -> list[dict[str, Any]
         trials: The number of points; None: every combination of choices.
 
     Raises:
-        ValueError: There are intervals, but no number of points; or two parameters would always
-            have the same coordinate.
+        ValueError: There are intervals, but no number of points.
     """
     if trials is None:
         for name, axis in space.items():
@@ -50,17 +56,10 @@ def points(space: Mapping[str, Axis], trials: int | None) -> list[dict[str, Any]
                 )
         combinations = itertools.product(*space.values())  # type: ignore[arg-type]
         return [dict(zip(space, values, strict=True)) for values in combinations]
-    dimensions = {name: dimension(name) for name in space}
-    for one, other in itertools.combinations(space, 2):
-        if dimensions[one] == dimensions[other]:
-            raise ValueError(
-                f"the parameters {one} and {other} would be tried along a diagonal, because their "
-                "names have the same hash; rename one of them"
-            )
     # The sequence is balanced after a power of two.
     shares = _sobol(math.ceil(math.log2(trials)))
     return [
-        {name: value_at(axis, shares[t, dimensions[name]]) for name, axis in space.items()}
+        {name: value_at(axis, shares[t, dimension(name)]) for name, axis in space.items()}
         for t in range(trials)
     ]
 
@@ -98,8 +97,8 @@ def value_at(axis: Axis, share: float) -> Any:
     assert axis.low is not None  # `bound` is a number by now.
     if axis.whole and not axis.log:
         return int(axis.low + math.floor(share * (axis.high - axis.low + 1)))
-    low = _scaled(axis, axis.low)
-    value = low + share * (_scaled(axis, axis.high) - low)
+    low, high = _scaled(axis, axis.low, axis.high)
+    value = low + share * (high - low)
     value = math.exp(value) if axis.log else value
     if axis.whole:
         return round(value)
@@ -115,8 +114,8 @@ def edge(axis: Axis, value: Any) -> str | None:
     """
     if isinstance(axis, Interval):
         assert axis.low is not None
-        low = _scaled(axis, axis.low)
-        share = (_scaled(axis, value) - low) / (_scaled(axis, axis.high) - low)
+        low, high, place = _scaled(axis, axis.low, axis.high, value)
+        share = (place - low) / (high - low)
         if share <= EDGE:
             return "low"
         return "high" if share >= 1 - EDGE else None
@@ -126,8 +125,8 @@ def edge(axis: Axis, value: Any) -> str | None:
     return {min(numbers): "low", max(numbers): "high"}.get(value)
 
 
-def _scaled(axis: Interval, value: float) -> float:
-    return math.log(value) if axis.log else value
+def _scaled(axis: Interval, *values: float) -> list[float]:
+    return [math.log(value) if axis.log else value for value in values]
 
 
 def expected_best(scores: Sequence[float]) -> list[float]:
@@ -142,3 +141,55 @@ def expected_best(scores: Sequence[float]) -> list[float]:
         sum(math.comb(i, k - 1) * score for i, score in enumerate(ascending)) / math.comb(n, k)
         for k in range(1, n + 1)
     ]
+
+
+def bounded_space(
+    space: Mapping[str, Axis], cells: Mapping[str, tuple[Run, np.ndarray]]
+) -> dict[str, Axis]:
+    """Return a search space with `bound` as a number, the largest over the cells of the search.
+
+    Args:
+        space: The axis of each parameter.
+        cells: By name, a run in each cell, and the training samples [K] of its clients.
+
+    Raises:
+        ValueError: A range ends below its bound.
+    """
+    bounded = dict(space)
+    for name, axis in space.items():
+        if not isinstance(axis, Interval) or axis.low is not None:
+            continue
+        rates = {
+            cell: GATE_STEPS / median_steps(sizes, run) for cell, (run, sizes) in cells.items()
+        }
+        cell = max(rates, key=rates.__getitem__)
+        least = rounded_up(rates[cell])
+        if least >= axis.high:
+            raise ValueError(
+                f"search.space: {name} ends at {axis.high:g}, but gates need {least:g} to move by "
+                f"{GATE_STEPS:g} in the steps of a median client ({cell}); raise the end, or "
+                "federation.rounds"
+            )
+        bounded[name] = replace(axis, low=least)
+    return bounded
+
+
+def median_steps(sizes: np.ndarray, run: Run) -> float:
+    """Return the expected local steps of a median client in a run: R · M/K · E · ⌈n_k/B⌉.
+
+    Args:
+        sizes: Training samples n_k [K] of every client.
+        run: Its rounds R, clients per round M, epochs E and batch size B count (null: all samples
+            at once). K are the clients that train, who alone are drawn.
+    """
+    federation = run.federation
+    clients = int(federation.clients) - federation.kept_out
+    drawn = federation.rounds * federation.clients_per_round / clients
+    batches = np.ceil(sizes / (run.training.batch_size or sizes))
+    return drawn * run.training.epochs * float(np.median(batches))
+
+
+def rounded_up(value: float) -> float:
+    """Return the least number of ``DIGITS`` significant digits that is not below a value."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - DIGITS + 1)
+    return float(f"{math.ceil(value / unit) * unit:.{DIGITS}g}")

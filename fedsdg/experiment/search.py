@@ -9,7 +9,7 @@ seeds runs what is new and nothing else.
 import itertools
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,12 @@ import yaml
 from fedsdg import files
 from fedsdg.config.config import Config
 from fedsdg.config.data_sets import dataset_name
-from fedsdg.config.search import Interval
+from fedsdg.config.search import Axis, Interval
 from fedsdg.errors import hint
-from fedsdg.experiment.gate_rate import bounded_space
 from fedsdg.experiment.grid import Runner, runner
-from fedsdg.experiment.points import points
+from fedsdg.experiment.points import bounded_space, edge, expected_best, points
 from fedsdg.experiment.runs import RESULTS, Task, task_of
 from fedsdg.experiment.store import RESULT, store_failure, stored_failure, stored_run
-from fedsdg.experiment.trials import Outcome, Row, Trial
 from fedsdg.experiment.workers import Failed
 
 SHARE = 0.5
@@ -37,6 +35,83 @@ CRITERION = (
     "validation accuracy of clients' own models, mean over clients, over the evaluations of the "
     "last quarter of the rounds, and over data sets, settings and seeds; a run that failed counts 0"
 )
+
+Outcome = float | str | None
+"""Of a run: its validation accuracy, the sentence of its failure, or None if it is not done."""
+
+
+@dataclass
+class Trial:
+    """A point of a row's space, and its runs."""
+
+    number: int
+    parameters: dict[str, Any]
+    tasks: list[Task]
+    outcomes: list[Outcome] = field(default_factory=list)
+    "of its runs"
+
+    @property
+    def score(self) -> float | None:
+        """The mean over its runs, failed ones as 0; None until all are done."""
+        if not self.outcomes or None in self.outcomes:
+            return None
+        scores = [outcome for outcome in self.outcomes if isinstance(outcome, float)]
+        return round(sum(scores) / len(self.outcomes), 6)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the file of the search says of it."""
+        return {
+            "number": self.number,
+            "parameters": self.parameters,
+            "score": self.score,
+            "errors": [outcome for outcome in self.outcomes if isinstance(outcome, str)],
+        }
+
+
+@dataclass
+class Row:
+    """A row of the config, its space, and what was tried of it."""
+
+    label: str
+    space: dict[str, Axis]
+    trials: list[Trial]
+    finalists: list[Trial] = field(default_factory=list)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the file of the search says of it."""
+        trials = [trial.facts() for trial in self.trials]
+        scores = [trial["score"] for trial in trials if trial["score"] is not None]
+        best = None
+        edges = {}
+        for winner in _best_first(self.finalists)[:1]:
+            best = {"trial": winner.number, **winner.facts()}
+            sides = {name: edge(axis, winner.parameters[name]) for name, axis in self.space.items()}
+            edges = {name: side for name, side in sides.items() if side is not None}
+        return {
+            "space": {name: _plain(axis) for name, axis in self.space.items()},
+            "planned": len(trials),
+            "failed": sum(bool(trial["errors"]) for trial in trials),
+            "best": best,
+            "edges": edges,
+            "expected_best": [round(score, 6) for score in expected_best(scores)],
+            "trials": trials,
+            "finalists": [trial.facts() for trial in self.finalists],
+        }
+
+
+def _best_first(trials: Sequence[Trial]) -> list[Trial]:
+    """Return trials whose points differ, of equal scores the first; none until all are done."""
+    if any(trial.score is None for trial in trials):
+        return []
+    distinct: list[Trial] = []
+    for trial in sorted(trials, key=lambda trial: (-(trial.score or 0.0), trial.number)):
+        if all(trial.parameters != other.parameters for other in distinct):
+            distinct.append(trial)
+    return distinct
+
+
+def _plain(axis: Axis) -> Any:
+    return list(axis) if isinstance(axis, tuple) else vars(axis)
 
 
 def search(
@@ -105,7 +180,7 @@ def _row(runs: Runner, label: str, seed: int) -> Row:
     """Return a row of the config with its trials."""
     space = runs.config.space[label]
     if any(isinstance(axis, Interval) and axis.low is None for axis in space.values()):
-        tasks = _tasks(runs, label, {}, seed, 1.0)
+        tasks = _tasks(runs, label, {}, [seed], 1.0)
         prepared = runs.prepare(tasks)
         cells = {
             f"{task.run.dataset}, {task.run.setting}": (task.run, prepared[task.partition].sizes)
@@ -114,25 +189,24 @@ def _row(runs: Runner, label: str, seed: int) -> Row:
         space = bounded_space(space, cells)
     trials = []
     for number, values in enumerate(points(space, runs.config.search.trials)):
-        trials.append(Trial(number, values, _tasks(runs, label, values, seed, SHARE)))
+        trials.append(Trial(number, values, _tasks(runs, label, values, [seed], SHARE)))
     return Row(label, space, trials)
 
 
 def _finalists(runs: Runner, row: Row, seeds: Sequence[int]) -> list[Trial]:
     """Return the best trials of a row as they run again; with one seed, the best as it is."""
+    ranked = _best_first(row.trials)
     if not seeds:
-        return row.ranked()[:1]
+        return ranked[:1]
     finalists = []
-    for trial in row.ranked()[:FINALISTS]:
-        tasks = []
-        for seed in seeds:
-            tasks += _tasks(runs, row.label, trial.parameters, seed, 1.0)
+    for trial in ranked[:FINALISTS]:
+        tasks = _tasks(runs, row.label, trial.parameters, seeds, 1.0)
         finalists.append(Trial(trial.number, trial.parameters, tasks))
     return finalists
 
 
 def _tasks(
-    runs: Runner, label: str, values: Mapping[str, Any], seed: int, share: float
+    runs: Runner, label: str, values: Mapping[str, Any], seeds: Sequence[int], share: float
 ) -> list[Task]:
     """Return the runs of a trial: its values in every cell that the search counts.
 
@@ -141,9 +215,16 @@ def _tasks(
     """
     config = runs.config
     entry = config.method(label).with_values(values)
+    chosen = config.search.skews or config.settings
+    for name in chosen:
+        if name not in (*config.skews, *config.settings):
+            raise ValueError(
+                f"search.skews: {name!r} is no skew of the experiment{hint(name, config.settings)}"
+            )
+    settings = [one for one in config.settings if {one, one.partition("@")[0]} & {*chosen}]
     datasets = map(dataset_name, config.datasets)
     tasks = []
-    for dataset, setting in itertools.product(datasets, _settings(config)):
+    for seed, dataset, setting in itertools.product(seeds, datasets, settings):
         run = config.run(dataset, setting, entry, seed)
         rounds = max(1, round(share * run.federation.rounds))
         federation = run.federation.replaced(
@@ -157,17 +238,6 @@ def _tasks(
     return tasks
 
 
-def _settings(config: Config) -> list[str]:
-    """Return the settings that count in the search of a config."""
-    chosen = config.search.skews or config.settings
-    for name in chosen:
-        if name not in (*config.skews, *config.settings):
-            raise ValueError(
-                f"search.skews: {name!r} is no skew of the experiment{hint(name, config.settings)}"
-            )
-    return [one for one in config.settings if {one, one.partition("@")[0]} & set(chosen)]
-
-
 def _run(runs: Runner, trials: Sequence[Trial], only: Sequence[str]) -> int:
     """Do the runs of trials that are not done, and return how many are left.
 
@@ -176,14 +246,13 @@ def _run(runs: Runner, trials: Sequence[Trial], only: Sequence[str]) -> int:
     """
     in_order = sorted(trials, key=lambda trial: trial.number)
     tasks = [task for trial in in_order for task in trial.tasks]
-    keys = runs.keys(tasks)
-    key_of = {id(task): key for task, key in zip(tasks, keys, strict=True)}
+    key_of = dict(zip(map(id, tasks), runs.keys(tasks), strict=True))
     wanted = [task for task in tasks if not only or task.run.method.label in only]
     # Trials at the same point have the same runs.
     distinct = {key_of[id(task)]: task for task in wanted}
-    unfinished = {key: task for key, task in distinct.items() if _outcome(key) is None}
-    runs.progress.start(list(unfinished.values()), len(distinct) - len(unfinished))
-    with runs.run(list(unfinished.values())) as outcomes:
+    left = [task for key, task in distinct.items() if _outcome(key) is None]
+    runs.progress.start(left, len(distinct) - len(left))
+    with runs.run(left) as outcomes:
         for task, outcome in outcomes:
             failure = outcome.message if isinstance(outcome, Failed) else outcome
             runs.progress.finish(task, failure)
@@ -192,7 +261,7 @@ def _run(runs: Runner, trials: Sequence[Trial], only: Sequence[str]) -> int:
                 store_failure(key_of[id(task)], outcome)
     for trial in trials:
         trial.outcomes = [_outcome(key_of[id(task)]) for task in trial.tasks]
-    return sum(_outcome(key) is None for key in unfinished)
+    return sum(_outcome(key_of[id(task)]) is None for task in left)
 
 
 def _outcome(key: str) -> Outcome:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedsdg.config.search import Interval
-from fedsdg.experiment.gate_rate import bounded_space, median_steps, rounded_up
+from fedsdg.experiment.points import bounded_space, median_steps, rounded_up
 from tests.experiment.conftest import tiny
 
 
