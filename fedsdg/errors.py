@@ -130,7 +130,7 @@ def _located(location: tuple[Any, ...], model: Any) -> tuple[str, Any]:
     place = ""
     annotation: Any = model
     for key in location:
-        owner = next(_models(annotation), None)
+        owner = next(models_in(annotation), None)
         names = _value_type(annotation)
         if isinstance(key, int):
             place = f"{place}[{key}]"
@@ -140,7 +140,7 @@ def _located(location: tuple[Any, ...], model: Any) -> tuple[str, Any]:
         elif owner is not None and key in owner.model_fields:
             place = joined(place, key)
             annotation = owner.model_fields[key].annotation
-    return place, next(_models(annotation), None)
+    return place, next(models_in(annotation), None)
 
 
 def _value_type(annotation: Any) -> Any:
@@ -151,11 +151,12 @@ def _value_type(annotation: Any) -> Any:
     return next((one for one in types if one is not None), None)
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models of a type such as ``dict[str, Model | None]``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):
-        yield from _models(inner)
+        yield from models_in(inner)
 
 
 def joined(outer: str, inner: str) -> str:

@@ -72,7 +72,7 @@ class _PartType(_ModelType):
     def __new__(mcs, *arguments: Any, **keywords: Any) -> type:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Field name .* shadows an attribute")
-            part = super().__new__(mcs, *arguments, **keywords)
+            part: type[Part] = super().__new__(mcs, *arguments, **keywords)  # type: ignore[assignment]
         for key, meaning in _meanings(part.__module__).get(part.__name__, {}).items():
             if key in part.model_fields:
                 part.model_fields[key].description = meaning

@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-import platform
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from fedsdg.config.sections import Adapters, Training
 from fedsdg.config.values import Positive
 from fedsdg.data.sources import DATASETS
 from fedsdg.errors import ConfigError, hint
 from fedsdg.parts import Count, Natural, NonNegative, Part, Several, Share
 
 LETTERS = "letters"
-LANES = 16
-"""Numbers in a vector of the compiled pass."""
 Statistics = Several[float]
 Ratio = Annotated[float, Field(ge=1e-9)]
 
 
-def _require_data_set(name: str) -> str:
-    if name not in DATASETS and name != LETTERS:
-        raise ConfigError(f"names no known data set: {name!r}{hint(name, [*DATASETS, LETTERS])}")
-    return name
+def _one_of(*known: str) -> AfterValidator:
+    def require(name: str) -> str:
+        if name not in known:
+            raise ConfigError(f"names no known data set: {name!r}{hint(name, known)}")
+        return name
 
-
-DataSet = Annotated[str, AfterValidator(_require_data_set)]
+    return AfterValidator(require)
 
 
 class Backbone(Part, kind=True):
     """The frozen backbone of all methods: where its weights come from."""
 
-    probe: DataSet = "digits"
+    probe: Annotated[str, _one_of(*DATASETS)] = "digits"
     """data set of the linear probe that says what the backbone is worth: fitted on half of its
     images, tested on the other half; official test images stay unseen"""
     threads: Count = 2
     "threads of this step, whatever `--cores` says; sums depend on it"
-
-    def check_fields(self) -> None:
-        """Refuse a probe on rendered letters."""
-        if self.probe == LETTERS:
-            raise ValueError("probe is letters, but must be a data set, such as digits")
 
 
 class Shape(Backbone):
@@ -68,7 +59,6 @@ class Shape(Backbone):
 
     def check_fields(self) -> None:
         """Check that sizes divide one another, and the numbers for channels."""
-        super().check_fields()
         for part, whole in (("patch_size", "image_size"), ("heads", "dim")):
             small = getattr(self, part)
             large = getattr(self, whole)
@@ -85,7 +75,7 @@ class Shape(Backbone):
 class Pretrained(Shape, name="pretrain"):
     """A vision transformer trained from scratch, by AdamW with linear warm-up and a cosine."""
 
-    data: DataSet = LETTERS
+    data: Annotated[str, _one_of(*DATASETS, LETTERS)] = LETTERS
     "`letters` (rendered from fonts) or the name of a data set"
     images: Count | None = 60_000
     "training images; null takes all of a named data set"
@@ -149,65 +139,3 @@ class Timm(Backbone, name="timm"):
     "its weights; null asks the hub"
     image_size: Count | None = None
     "resample the position embedding to this height and width; null keeps the model's own"
-
-
-def not_compiled(
-    trainable: str, training: Training, adapters: Adapters, backbone: Backbone
-) -> str | None:
-    """Return why the compiled pass cannot train a run, as far as its config says; else None.
-
-    Args:
-        trainable: "adapters" or "full".
-        training: Its device and precision count.
-        adapters: Its layers count.
-        backbone: Its widths count; those of timm are known from the weights alone.
-    """
-    for key, value, needed in (
-        ("trainable", trainable, "adapters"),
-        ("training.device", training.device, "cpu"),
-        ("training.precision", training.precision, "float32"),
-        ("adapters.targets", adapters.targets, "outputs"),
-    ):
-        if value != needed:
-            return f"it needs {key}: {needed}, not {value}"
-    if isinstance(backbone, Shape):
-        head = backbone.dim // backbone.heads
-        widths = (backbone.dim, head, int(backbone.dim * backbone.mlp_ratio))
-        if any(width % LANES for width in widths):
-            return (
-                f"it needs tokens, heads and hidden layers of multiples of {LANES} numbers, and "
-                f"those of the backbone have {widths[0]}, {widths[1]} and {widths[2]}"
-            )
-    if not _fuses():
-        return "it needs a processor with fused multiply-add instructions, which this one has not"
-    return None
-
-
-def kernel_of(
-    trainable: str, training: Training, adapters: Adapters, backbone: Backbone
-) -> Literal["compiled", "torch"]:
-    """Return what trains a run; ``auto`` is compiled where that is known to be possible.
-
-    Models of timm are left to PyTorch unless ``compiled`` is asked for by name.
-
-    Args:
-        trainable: "adapters" or "full".
-        training: Its kernel, device and precision count.
-        adapters: Its layers count.
-        backbone: Its widths count.
-    """
-    if training.kernel != "auto":
-        return training.kernel
-    known = isinstance(backbone, Shape)
-    possible = known and not not_compiled(trainable, training, adapters, backbone)
-    return "compiled" if possible else "torch"
-
-
-def _fuses() -> bool:
-    """Return whether this processor multiplies and adds in one instruction."""
-    if platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686"):
-        return True
-    import llvmlite.binding as llvm
-
-    features: Any = llvm.get_host_cpu_features()
-    return bool(features.get("fma"))

@@ -13,10 +13,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, PrivateAttr
 
-from fedsdg.config import plugins
-from fedsdg.config.backbones import Backbone, kernel_of
-from fedsdg.config.consistency import require_consistent, require_without_backbone
-from fedsdg.config.data_sets import dataset_name, natural_clients, read_datasets
+from fedsdg.config import consistency, data_sets, plugins
+from fedsdg.config.backbones import Backbone, Shape
+from fedsdg.config.data_sets import dataset_name
 from fedsdg.config.entries import Entry, read_entries, with_tuned
 from fedsdg.config.run import Run
 from fedsdg.config.scenarios import SECTIONS, Scenario
@@ -26,7 +25,7 @@ from fedsdg.config.values import Name, Names, Seeds, Skews, Texts, require_folde
 from fedsdg.data.partition import PartitionSettings
 from fedsdg.data.sources import Source
 from fedsdg.errors import ConfigError, hint, shortened
-from fedsdg.parts import Chosen, Natural, NonNegative, Part
+from fedsdg.parts import Chosen, Natural, NonNegative, Part, Several
 
 MOST_DRAWS = 20_000
 """Draws of a partition for a skew that the config was not made for, until clients have enough."""
@@ -47,7 +46,7 @@ class Config(Part):
     "a sentence for `fedsdg arenas`; it changes nothing"
     plugins: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_loaded)] = ()
     "files or modules with further methods, parts and data sets"
-    datasets: Annotated[tuple[str | Source, ...], PlainValidator(read_datasets)]
+    datasets: Several[Annotated[str | Source, PlainValidator(data_sets.read_dataset)]]
     "names, or descriptions of your own images"
     skews: Skews
     "how clients differ in what they hold; quoted"
@@ -76,9 +75,10 @@ class Config(Part):
     "LoRA adapters of the frozen backbone"
     conditions: Annotated[Conditions, BeforeValidator(lambda given: given or {})] = Conditions()
     "attacks, dropout, noise and other conditions of the runs"
-    scenarios: Annotated[dict[Name, Scenario], BeforeValidator(without_null)] = Field(
-        default_factory=dict
-    )
+    scenarios: Annotated[
+        dict[Name, Scenario],
+        BeforeValidator(without_null, json_schema_input_type=dict[Name, Scenario | None] | None),
+    ] = Field(default_factory=dict)
     "name → what it changes; null removes one of a file below"
     methods: Annotated[tuple[Entry, ...], PlainValidator(read_entries)]
     "names, or mappings `{type: …, name: …, parameter: …}`"
@@ -117,7 +117,9 @@ class Config(Part):
         except ConfigError as error:
             raise ConfigError(error.text, error.place or "the config") from None
         if config.federation.clients == "all":
-            count = natural_clients(config.datasets, config.skews, config.partition.min_samples)
+            count = data_sets.natural_clients(
+                config.datasets, config.skews, config.partition.min_samples
+            )
             federation = {**raw["federation"], "clients": count}
             return cls.read({**given, "federation": federation}, place)
         config._raw.update(raw, tuned=[])
@@ -125,7 +127,7 @@ class Config(Part):
         if config.scenarios:
             _ = config.cases  # Each is read by itself.
         else:
-            require_consistent(config)
+            consistency.require_consistent(config)
         return config
 
     def check_fields(self) -> None:
@@ -146,7 +148,7 @@ class Config(Part):
                 "search.seeds",
             )
         if self.trainable == "full":
-            require_without_backbone(self)
+            consistency.require_without_backbone(self)
 
     @property
     def untuned(self) -> frozenset[str]:
@@ -276,6 +278,9 @@ class Config(Part):
         optimiser = training.optimiser
         if row.undecayed and "weight_decay" in type(optimiser).model_fields:
             training = training.replaced(optimiser=optimiser.replaced(weight_decay=0.0))
-        backbone = self.backbones[self.backbone]
-        kernel = kernel_of(self.trainable, training, self.adapters, backbone)
-        return training.replaced(kernel=kernel)
+        if training.kernel != "auto":
+            return training
+        # Models of timm are left to PyTorch unless the compiled pass is asked for by name.
+        known = isinstance(self.backbones[self.backbone], Shape)
+        compiled = known and not consistency.not_compiled(self, training)
+        return training.replaced(kernel="compiled" if compiled else "torch")

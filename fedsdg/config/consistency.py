@@ -2,13 +2,57 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import platform
+from typing import TYPE_CHECKING, Any
 
-from fedsdg.config.backbones import not_compiled
+from fedsdg.config.backbones import Shape
+from fedsdg.config.sections import Training
 from fedsdg.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedsdg.config.config import Config
+
+LANES = 16
+"""Numbers in a vector of the compiled pass."""
+
+
+def not_compiled(config: Config, training: Training) -> str | None:
+    """Return why the compiled pass cannot train a run, as far as its config says; else None.
+
+    Args:
+        config: Its layers and widths count; the widths of timm are known from the weights alone.
+        training: Of the run; its device and precision count.
+    """
+    for key, value, needed in (
+        ("trainable", config.trainable, "adapters"),
+        ("training.device", training.device, "cpu"),
+        ("training.precision", training.precision, "float32"),
+        ("adapters.targets", config.adapters.targets, "outputs"),
+    ):
+        if value != needed:
+            return f"it needs {key}: {needed}, not {value}"
+    backbone = config.backbones[config.backbone]
+    if isinstance(backbone, Shape):
+        head = backbone.dim // backbone.heads
+        widths = (backbone.dim, head, int(backbone.dim * backbone.mlp_ratio))
+        if any(width % LANES for width in widths):
+            return (
+                f"it needs tokens, heads and hidden layers of multiples of {LANES} numbers, and "
+                f"those of the backbone have {widths[0]}, {widths[1]} and {widths[2]}"
+            )
+    if not _fuses():
+        return "it needs a processor with fused multiply-add instructions, which this one has not"
+    return None
+
+
+def _fuses() -> bool:
+    """Return whether this processor multiplies and adds in one instruction."""
+    if platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686"):
+        return True
+    import llvmlite.binding as llvm
+
+    features: Any = llvm.get_host_cpu_features()
+    return bool(features.get("fma"))
 
 
 def require_without_backbone(config: Config) -> None:
@@ -41,12 +85,10 @@ def require_consistent(config: Config) -> None:
             "remove one of them",
             "federation.trajectory",
         )
-    if config.training.kernel == "compiled":
-        backbone = config.backbones[config.backbone]
-        reason = not_compiled(config.trainable, config.training, config.adapters, backbone)
-        if reason:
-            text = f"is compiled, but {reason}; change that, or set it to torch or auto"
-            raise ConfigError(text, "training.kernel")
+    compiled = config.training.kernel == "compiled"
+    if compiled and (reason := not_compiled(config, config.training)):
+        text = f"is compiled, but {reason}; change that, or set it to torch or auto"
+        raise ConfigError(text, "training.kernel")
     if federation.shapley is True:
         from fedsdg.federation.observers.shapley import MOST_PLAYERS  # Imports torch.
 

@@ -7,29 +7,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedsdg.config import plugins
-from fedsdg.config.values import distinct
 from fedsdg.data.sources import DATASETS, Source
 from fedsdg.errors import ConfigError, hint, shortened
 
 
-def read_datasets(given: Any) -> tuple[str | Source, ...]:
-    """Return the data sets: names, or descriptions of a user's own images."""
-    if not isinstance(given, list | tuple) or not given:
-        raise ConfigError(f"is {shortened(given)}, but must be a list with at least one entry")
+def read_dataset(given: Any) -> str | Source:
+    """Return a data set: its name, or the description of a user's own images."""
     known = [*DATASETS, *plugins.DATASETS]
-    sources: list[str | Source] = []
-    for entry in given:
-        if isinstance(entry, Mapping | Source):
-            source = Source.read(entry)
-            if source.name in known:
-                raise ConfigError(f"has {source.name!r}, which is a data set already; rename yours")
-            sources.append(source)
-        elif entry in known:
-            sources.append(entry)
-        else:
-            raise ConfigError(f"names no known data set: {shortened(entry)}{hint(entry, known)}")
-    distinct(tuple(dataset_name(one) for one in sources))
-    return tuple(sources)
+    if isinstance(given, Mapping | Source):
+        source = Source.read(given)
+        if source.name in known:
+            raise ConfigError(f"is {source.name!r}, which is a data set already; rename yours")
+        return source
+    if not isinstance(given, str) or given not in known:
+        raise ConfigError(f"names no known data set: {shortened(given)}{hint(given, known)}")
+    return given
 
 
 def dataset_name(dataset: str | Source) -> str:

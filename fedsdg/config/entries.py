@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -84,11 +85,9 @@ def find(name: Any) -> Method:
 def settings_of(name: str) -> type[Settings]:
     """Return the model of an entry: the parameters of its method, and keys of ``training``."""
     row = find(name)
-    fields: dict[str, Any] = {}
-    for key in OVERRIDES:
-        fields[key] = (Training.model_fields[key].rebuild_annotation() | None, None)
-    for key, info in row.parameters.items():
-        fields[key] = (info.rebuild_annotation(), info)
+    keys = {key: Training.model_fields[key].rebuild_annotation() | None for key in OVERRIDES}
+    fields: dict[str, Any] = {key: (kind, None) for key, kind in keys.items()}
+    fields |= {key: (info.rebuild_annotation(), info) for key, info in row.parameters.items()}
     return create_model(name, __base__=Settings, **fields)
 
 
@@ -110,14 +109,10 @@ def read_entry(given: Any) -> Entry:
     row = find(raw["type"])
     label = raw.get("name") or raw["type"]
     place = " ".join(str(label).split())
-    settings = settings_of(raw["type"]).read(dict(raw), place)
-    values = dict(settings)
-    entry = {
-        "type": raw["type"],
-        "label": label,
-        "parameters": {key: values[key] for key in row.parameters},
-        "training": {key: values[key] for key in OVERRIDES if values[key] is not None},
-    }
+    values = dict(settings_of(raw["type"]).read(dict(raw), place))
+    parameters = {key: values[key] for key in row.parameters}
+    training = {key: values[key] for key in OVERRIDES if values[key] is not None}
+    entry = {"type": raw["type"], "label": label, "parameters": parameters, "training": training}
     return Entry.read(entry, place)
 
 
@@ -126,9 +121,8 @@ def read_entries(given: Any) -> tuple[Entry, ...]:
     if not isinstance(given, list | tuple) or not given:
         raise ConfigError(f"is {shortened(given)}, but must be a list with at least one entry")
     entries = tuple(one if isinstance(one, Entry) else read_entry(one) for one in given)
-    labels = [entry.label for entry in entries]
-    for label in labels:
-        if labels.count(label) > 1:
+    for label, count in Counter(entry.label for entry in entries).items():
+        if count > 1:
             raise ConfigError(f"has two entries that are called {label!r}; give one a 'name'")
     return entries
 
@@ -150,23 +144,27 @@ def with_tuned(raw: Mapping[str, Any]) -> tuple[Any, frozenset[str]]:
     files = raw.get("tuned")
     if not files or not isinstance(files, str | list) or not isinstance(methods, list):
         return methods, frozenset()
-    entries = [{"type": one} if isinstance(one, str) else one for one in methods]
-    entries = [one for one in entries if isinstance(one, Mapping)]
-    labels = [str(one.get("name") or one.get("type")) for one in entries]
-    own = {label for label, one in zip(labels, entries, strict=True) if "eta_g" in one}
-    tuned: Mapping[str, Any] = {}
-    for file in [files] if isinstance(files, str) else map(str, files):
-        place = next((p for p in (Path(file), root() / file) if p.is_file()), None)
-        tuned = {} if place is None else read_yaml_file(place) or {}
-        if not isinstance(tuned, Mapping):
-            raise ConfigError(f"names {file}, which is no mapping of labels to values", "tuned")
-        pairs = zip(labels, entries, strict=True)
-        entries = [{**one, **(tuned.get(label) or {})} for label, one in pairs]
+    layers = [_tuned(file) for file in ([files] if isinstance(files, str) else files)]
     search = raw.get("search")
     space = (search.get("space") if isinstance(search, Mapping) else None) or {}
     untuned = set()
-    for label in labels:
-        lacking = set(space.get(label) or ()) - set(tuned.get(label) or ())
-        if lacking if label in tuned else label not in own:
-            untuned.add(label)
+    entries = [{"type": one} if isinstance(one, str) else one for one in methods]
+    for position, entry in enumerate(entries):
+        if isinstance(entry, Mapping):
+            label = str(entry.get("name") or entry.get("type"))
+            lacking = set(space.get(label) or ()) - set(layers[-1].get(label) or ())
+            if lacking if label in layers[-1] else "eta_g" not in entry:
+                untuned.add(label)
+            entries[position] = dict(entry)
+            for layer in layers:
+                entries[position] |= layer.get(label) or {}
     return entries, frozenset(untuned)
+
+
+def _tuned(file: Any) -> Mapping[str, Any]:
+    """Return the values by label in a file that a search wrote; none if it is not there yet."""
+    place = next((p for p in (Path(str(file)), root() / str(file)) if p.is_file()), None)
+    tuned = read_yaml_file(place) or {} if place else {}
+    if not isinstance(tuned, Mapping):
+        raise ConfigError(f"names {file}, which is no mapping of labels to values", "tuned")
+    return tuned

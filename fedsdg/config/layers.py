@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import yaml
 from fedsdg.config.config import Config
 from fedsdg.config.scenarios import overlay
 from fedsdg.errors import ConfigError, hint, shortened
-from fedsdg.files import write_bytes
+from fedsdg.files import sha256_json, write_bytes
 from fedsdg.files.places import ARENAS, root, shipped
 from fedsdg.files.yaml_text import read_yaml, read_yaml_file
 
@@ -25,7 +23,7 @@ OVER = "over"
 def default_file() -> Path:
     """Return the config that all others are laid over: $FEDSDG_CONFIG, else the package's own."""
     named = os.environ.get("FEDSDG_CONFIG")
-    return Path(named) if named else shipped("config/config.yaml")
+    return named_file(named) if named else shipped("config/config.yaml")
 
 
 def named_file(name: str | Path) -> Path:
@@ -114,12 +112,9 @@ def kept_whole(content: Mapping[str, Any], folder: Path = Path(".fedsdg/config")
     Returns:
         The file, absolute.
     """
-    text = yaml.safe_dump(dict(content), sort_keys=True).encode()
-    digest = hashlib.sha256(text).hexdigest()[:12]
-    path = folder.absolute() / f"{content['experiment']}-{digest}.yaml"
-    if not path.exists():
-        write_bytes(path, text)
-    return path
+    name = f"{content['experiment']}-{sha256_json(content)[:12]}.yaml"
+    write_bytes(folder.absolute() / name, yaml.safe_dump(dict(content)).encode())
+    return folder.absolute() / name
 
 
 def _files_below(file: Path) -> Iterator[Path]:
@@ -137,18 +132,11 @@ def _files_below(file: Path) -> Iterator[Path]:
 
 
 def _content(file: Path) -> Mapping[str, Any]:
-    if not file.is_file():
-        raise FileNotFoundError(f"there is no config file {file}; name one with --config")
-    content = _parsed(file, file.stat().st_mtime_ns)
+    content = read_yaml_file(file)
     if not isinstance(content, Mapping):
         text = f"is {shortened(content)}, but must be a mapping of keys to values"
         raise ConfigError(text, f"the config file {file}")
     return content
-
-
-@cache
-def _parsed(file: Path, _changed: int) -> Any:
-    return read_yaml_file(file)
 
 
 def _setting(text: str) -> dict[str, Any]:

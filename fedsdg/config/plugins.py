@@ -79,22 +79,24 @@ def load(place: str) -> Plugin:
         return _LOADED[key]
     if is_file and not path.is_file():
         raise ConfigError(f": there is no plugin file {place}; correct its name")
-    before = [dict(kind.registry) for kind in KINDS]
+    before = _registered()
     try:
         module = _from_file(path) if is_file else importlib.import_module(place)
         names = _names_in(module)
     except Exception as error:
-        for kind, registry in zip(KINDS, before, strict=True):
-            kind.registry.clear()
-            kind.registry.update(registry)
+        for kind, name in _registered() - before:
+            del kind.registry[name]
         raise ConfigError(f": {place} is no plugin: {_sentence(error, path)}") from error
-    for kind, registry in zip(KINDS, before, strict=True):
-        names |= {(kind.__name__.lower(), name) for name in kind.registry.keys() - registry}
+    names |= {(kind.__name__.lower(), name) for kind, name in _registered() - before}
     METHODS.update(getattr(module, "METHODS", {}))
     DATASETS.update(getattr(module, "DATASETS", {}))
     sha256 = _sha256(Path(str(module.__file__)))
     _LOADED[key] = Plugin(place, module.__name__, sha256, frozenset(names))
     return _LOADED[key]
+
+
+def _registered() -> set[tuple[type[Part], str]]:
+    return {(kind, name) for kind in KINDS for name in kind.registry}
 
 
 def hashes(method: str, dataset: str, parts: Sequence[Part]) -> list[str]:

@@ -9,7 +9,7 @@ import inspect
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
@@ -19,6 +19,7 @@ from fedsdg.config.backbones import Backbone
 from fedsdg.config.config import Config
 from fedsdg.config.entries import Entry
 from fedsdg.data.sources import DATASETS
+from fedsdg.errors import models_in
 from fedsdg.federation.conditions.attack import Attack
 from fedsdg.federation.losses import Loss
 from fedsdg.federation.optimisers import Optimiser
@@ -57,15 +58,7 @@ def config_schema() -> dict[str, Any]:
     keys = schema["properties"]
     for key, names in (("methods", plugins.METHODS), ("datasets", DATASETS)):
         keys[key] |= {"type": "array", "items": named_schema(names)}
-    # Null takes back what a file below says.
-    scenarios = keys["scenarios"]
-    scenarios["additionalProperties"] = _or_null(scenarios["additionalProperties"])
-    keys["scenarios"] = _or_null(scenarios)
     return schema
-
-
-def _or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {"anyOf": [schema, {"type": "null"}]}
 
 
 def methods_page() -> str:
@@ -90,17 +83,10 @@ def sections(model: type[Part], place: str = "") -> Iterator[tuple[str, type[Par
         place: Its own place, with a dot behind it.
     """
     for key, info in model.model_fields.items():
-        for part in _parts(info.annotation):
-            if part is not Entry and not part.registry and part.model_fields:
+        for part in models_in(info.annotation):
+            if issubclass(part, Part) and part.model_fields and part not in (Entry, Backbone):
                 yield f"{place}{key}", part
                 yield from sections(part, f"{place}{key}.")
-
-
-def _parts(annotation: Any) -> Iterator[type[Part]]:
-    if isinstance(annotation, type) and issubclass(annotation, Part):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _parts(inner)
 
 
 def section(title: str, model: type[Part]) -> str:
@@ -111,7 +97,10 @@ def section(title: str, model: type[Part]) -> str:
         model: The part.
     """
     summary = inspect.cleandoc(model.__doc__ or "").split("\n\n")[0].replace("``", "`")
-    rows = [_cells(key, info) for key, info in model.model_fields.items()]
+    rows = [
+        (f"`{key}`", default_of(info), allowed(info), info.description or "")
+        for key, info in model.model_fields.items()
+    ]
     keys = table(("key", "default", "values", "meaning"), rows)
     return f"## {title}\n\n{' '.join(summary.split())}\n\n{keys}"
 
@@ -128,10 +117,6 @@ def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
         cells = [cell.replace("|", r"\|").replace("\n", " ") or "—" for cell in line]
         text += f"| {' | '.join(cells)} |\n"
     return text
-
-
-def _cells(key: str, info: FieldInfo) -> tuple[str, str, str, str]:
-    return f"`{key}`", default_of(info), allowed(info), info.description or ""
 
 
 def _values(row: Method) -> str:

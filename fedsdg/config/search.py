@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import PlainValidator
+from pydantic import Field
 
 from fedsdg.config import plugins
 from fedsdg.config.entries import Entry, settings_of
@@ -39,12 +39,6 @@ class Interval:
 Axis = Interval | tuple[Any, ...]
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"is {shortened(value)}, but must be a mapping of keys to values")
-    return value
-
-
 class Search(Part):
     """Hyper-parameters that `fedsdg search` tries, on seeds that the grid does not use."""
 
@@ -55,7 +49,7 @@ class Search(Part):
     "points of every row's space, alike for all; null: every combination of choices"
     skews: Texts = ()
     "skews or settings to search on; none: all"
-    space: Annotated[Mapping[str, Any], PlainValidator(_mapping)] = {}
+    space: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """label of a method → parameter → `[low, high, log]`, `[low, high, linear]` or a list of
     values; null takes an axis of a file below away"""
 
@@ -80,7 +74,7 @@ def read_space(space: Mapping[str, Any], entries: tuple[Entry, ...]) -> dict[str
             text = f"names no method of the config: {label!r}{hint(label, types)}"
             raise ConfigError(text, "search.space")
         kind = types.get(label, label)
-        given = {key: axis for key, axis in _mapping(axes).items() if axis is not None}
+        given = {key: axis for key, axis in axes.items() if axis is not None}
         if not given:
             text = "names no parameter; name one or remove it"
             raise ConfigError(text, f"search.space.{label}")

@@ -169,7 +169,7 @@ def find_start(folder: Any) -> Start | None:
 
 
 def _hash(start: Start | None) -> str | None:
-    return start and start.sha256
+    return start.sha256 if start else None
 
 
 class Adapters(AdapterSettings):

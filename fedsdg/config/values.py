@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedsdg.data.skew import parse_skew
 from fedsdg.errors import ConfigError, shortened
@@ -52,17 +52,19 @@ def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def require_folders(place: str, names: Iterable[str]) -> None:
-    """Refuse names that would be one folder where a file system ignores case, as on macOS.
+    """Refuse names that are one folder, if only where a file system ignores case, as on macOS.
 
     Args:
         place: Where the names stand in a config.
         names: The names.
 
     Raises:
-        ConfigError: Two names differ in case alone.
+        ConfigError: Two names are equal, or differ in case alone.
     """
     known: dict[str, str] = {}
     for name in names:
+        if name in known.values():
+            raise ConfigError(f"names {name!r} twice", place)
         other = known.setdefault(name.casefold(), name)
         if other != name:
             raise ConfigError(
@@ -87,7 +89,6 @@ def without_null(value: Any) -> Any:
     return {key: entry for key, entry in value.items() if entry is not None}
 
 
-_LIST_OF_TEXTS = {"type": "array", "items": {"type": "string"}}
 Name = Annotated[str, AfterValidator(require_name)]
 Positive = Annotated[float, Field(ge=1e-12)]
 Skews = Annotated[Several[Annotated[str, AfterValidator(require_skew)]], AfterValidator(distinct)]
@@ -97,7 +98,6 @@ Names = Annotated[tuple[Name, ...], Field(strict=False)]
 Texts = Annotated[
     tuple[str, ...],
     Field(strict=False),
-    BeforeValidator(_listed),
-    WithJsonSchema({"anyOf": [{"type": "string"}, _LIST_OF_TEXTS, {"type": "null"}]}),
+    BeforeValidator(_listed, json_schema_input_type=str | list[str] | None),
 ]
 """A text, a list of texts, or null."""
