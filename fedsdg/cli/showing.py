@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fedsdg.cli.command import Laid, Words, answer, remark
 
 if TYPE_CHECKING:
+    from fedsdg.config.config import Config
     from fedsdg.methods.method import Method
 
 NOT_SEEN = (
@@ -39,9 +40,8 @@ def check(
         fedsdg check my_method.py
         fedsdg check --config needs
     """
-    configs = [file for file in files if file.endswith((".yaml", ".yml"))]
-    if len(configs) == len(files):
-        _check_config(laid._replace(config=[*laid.config, *configs]), brief, json)
+    if all(file.endswith((".yaml", ".yml")) for file in files):
+        _check_config(laid.load(files), brief, json)
         return 0
     if laid.words() or brief:
         raise ValueError(
@@ -63,11 +63,10 @@ def check(
     return int(failed > 0)
 
 
-def _check_config(laid: Laid, brief: bool, json: bool) -> None:
+def _check_config(config: Config, brief: bool, json: bool) -> None:
     from fedsdg.analysis.render import require_known
     from fedsdg.experiment.conformance import require_runnable
 
-    config = laid.load()
     require_known(config.tables or (), config.figures or ())
     require_runnable(config)
     if brief:
@@ -119,8 +118,7 @@ def _facts(name: str, row: Method) -> dict[str, Any]:
     from fedsdg.config.reference import allowed, default_of
     from fedsdg.methods.families import FAMILIES
 
-    families = [title for title, rows in FAMILIES.items() if name in rows]
-    said = {"name": name, "title": row.title, "family": families[0] if families else "Plugins"}
+    family = next((title for title, rows in FAMILIES.items() if name in rows), "Plugins")
     parameters = [
         {
             "name": key,
@@ -130,7 +128,8 @@ def _facts(name: str, row: Method) -> dict[str, Any]:
         }
         for key, info in row.parameters.items()
     ]
-    return {**said, "formula": row.formula, "source": row.source, "parameters": parameters}
+    facts = {"name": name, "title": row.title, "family": family}
+    return facts | {"formula": row.formula, "source": row.source, "parameters": parameters}
 
 
 def _table_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
