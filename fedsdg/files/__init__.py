@@ -219,13 +219,11 @@ def git(*arguments: str) -> str | None:
     # A repository further up is somebody else's, in which the environment lies.
     ours = {"GIT_CEILING_DIRECTORIES": str(PACKAGE.parents[1])}
     command = ["git", "-C", str(PACKAGE), *arguments]
-    try:
-        done = subprocess.run(
-            command, env=os.environ | ours, capture_output=True, text=True, timeout=20, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.check_output(
+            command, env=os.environ | ours, stderr=subprocess.DEVNULL, text=True, timeout=20
+        ).strip()
+    return None
 
 
 def provenance() -> dict[str, Any]:

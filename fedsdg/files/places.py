@@ -26,7 +26,6 @@ RUN_BELOW = f"{CELL_BELOW}/seed~{{seed}}"
 ANY_RUN = re.sub(r"{\w+}", "*", RUN_BELOW)
 """Matches every run there."""
 
-PARTITION = f"results/partitions/{DIVISION}"
 BACKBONE = "results/backbones/{backbone}.safetensors"
 RUNS = "results/runs/{experiment}"
 RUN = f"{RUNS}/{RUN_BELOW}"

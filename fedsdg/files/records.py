@@ -20,14 +20,6 @@ _KEY = b"fedsdg.format"
 ROWS_OF_A_GROUP = 1024 * 1024
 """Rows of a row group, pyarrow's own number."""
 
-_KINDS = {
-    "int32": pa.int32(),
-    "int64": pa.int64(),
-    "float64": pa.float64(),
-    "bool": pa.bool_(),
-    "list of float64": pa.list_(pa.float64()),
-    "binary": pa.binary(),
-}
 
 # A row of each table: the columns that every run has, and below each what it means. A part that
 # fills a further column declares it (``files/columns.py``).
@@ -191,19 +183,24 @@ METRICS_OF_GROUPS = tuple(name for name, _ in columns_in(GroupEvaluation))
 """What it yields over groups of clients, if clients differ."""
 
 
-def more(table: Literal["rounds", "clients"], columns: Iterable[Column]) -> pa.Schema:
+def more(table: Literal["rounds", "clients"], columns: Sequence[Column]) -> pa.Schema:
     """Return the columns beyond the schema of a table.
 
     Args:
         table: "rounds", or "clients", whose records hold the diagnostics as well.
         columns: What the parts of a run declare.
     """
-    own = [column for column in columns if (column.table == "rounds") == (table == "rounds")]
-    own.sort(key=lambda column: column.table == "diagnostics")
-    kinds = {column.name: _KINDS[column.kind] for column in own}
+    tables = ("rounds",) if table == "rounds" else ("clients", "diagnostics")
+    own = [column for name in tables for column in columns if column.table == name]
+    kinds = {column.name: _type(column.kind) for column in own}
     if table == "rounds":
         kinds |= dict.fromkeys(METRICS_OF_GROUPS, pa.float64())
     return pa.schema(kinds.items())
+
+
+def _type(kind: str) -> pa.DataType:
+    inner = kind.removeprefix("list of ")
+    return pa.type_for_alias(kind) if inner == kind else pa.list_(_type(inner))
 
 
 def write_parquet(
@@ -232,10 +229,7 @@ def write_parquet(
     for column in more or ():
         if any(row.get(column.name) is not None for row in rows):
             schema = schema.append(column)
-    table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
-    table = table.replace_schema_metadata({_KEY: str(FORMAT)})
-    with atomic_path(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+    write_tables(path, [pa.Table.from_pylist([dict(row) for row in rows], schema=schema)], schema)
 
 
 def write_tables(path: str | Path, tables: Iterable[pa.Table], schema: pa.Schema) -> None:
