@@ -99,7 +99,6 @@ def add_command(app: typer.Typer, function: Callable[..., int | None]) -> None:
         return function(**words)
 
     call.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-    call.__annotations__ = {one.name: one.annotation for one in shown}
     epilog = "\b\nExample:\n" + textwrap.indent(example, "  ")
     app.command(function.__name__, cls=_Command, help=text, epilog=epilog)(call)
 
