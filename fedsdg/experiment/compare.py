@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ from fedsdg.experiment.summary import write_summary
 from fedsdg.files.places import ARENAS, RECORDS, run_below, shipped
 from fedsdg.files.yaml_text import read_yaml_file
 
-TABLES = ("runs.parquet", "rounds.parquet", "clients.parquet")
 Rows = list[dict[str, Any]]
 KEYS = ("experiment", "methods", "plugins", "search")
 """What a config of newcomers may say; all else is the arena's."""
@@ -44,9 +43,9 @@ KEYS = ("experiment", "methods", "plugins", "search")
 class Comparison:
     """A finished comparison."""
 
-    tables: tuple[Table, ...]
+    tables: list[Table]
     "the ranking with each newcomer"
-    sentences: tuple[str, ...]
+    sentences: list[str]
     "where newcomers stand"
     paired: str | None
     "how runs made here are pairs of the record's, as `Agreement` says; None: all were run here"
@@ -95,9 +94,9 @@ def compare(
         ValueError: A name is unknown or taken; runs made here are no pairs of the record's; a run
             failed.
     """
-    name = ARENAS.get(arena, "")
-    if not name:
+    if arena not in ARENAS:
         raise ValueError(f"there is no record of an arena {arena!r}{hint(arena, ARENAS)}")
+    name = ARENAS[arena]
     record = shipped(f"{RECORDS}/{name}")
     published = recorded_runs(record)
     rows = list(dict.fromkeys(row["method"] for row in published))
@@ -128,10 +127,19 @@ def compare(
     checked = "All rows were run on this machine."
     if not baselines_here:
         agreement = _require_pairs(arena_config, config, record, published, results)
-        checked = f"{agreement.sentence}{_moved(agreement, name)}."
+        moved = ""
+        if agreement.paired != "exactly":
+            rounding = files.read_json(shipped(f"{RECORDS}/rounding.json"))["arenas"][name]
+            largest = rounding["expected_accuracy"]["largest"]
+            moved = f"; rounding alone moved accuracies of this arena by up to {largest:g} points"
+        checked = f"{agreement.sentence}{moved}."
         print(f"fedsdg: {checked}", file=sys.stderr)
     if tune:
-        space = _space(config, arena_config, own_search.get("space", {}))
+        given = own_search.get("space", {})
+        space = {}
+        for entry in config.methods:
+            usual = "fedavg-sgd" if entry.row.optimiser == "sgd" else "fedavg-uniform"
+            space[entry.label] = given.get(entry.label) or arena_config.search.space[usual]
         raw["search"] = {**arena_raw["search"], "space": space}
         found = results / f"search/{name}.json"
         search(Config.read(raw), found, results, jobs=jobs)
@@ -148,14 +156,15 @@ def compare(
     _combine(record, folder, config, labels, rivals)
     _write_facts(folder, arena, config, record, agreement)
     both = Record(folder / "records")
-    labels = [entry.label for entry in config.methods]
-    tables = tuple(ranking(both, label) for label in labels)
-    for label, table in zip(labels, tables, strict=True):
-        replace(table, name=f"{table.name}-{label}").write(folder)
-    lines = [line for label in labels for line in sentences(both, label)]
+    tables = []
+    lines = []
+    for entry in config.methods:
+        table = ranking(both, entry.label)
+        replace(table, name=f"{table.name}-{entry.label}").write(folder)
+        tables.append(table)
+        lines += sentences(both, entry.label)
+    finished = Comparison(tables, lines, agreement and agreement.paired, folder)
     remark = " ".join([checked, *lines])
-    paired = None if agreement is None else agreement.paired
-    finished = Comparison(tables, tuple(lines), paired, folder)
     write_page(finished.page, [both], root=folder, compared=tables, remark=remark)
     return finished
 
@@ -219,15 +228,6 @@ def _require_pairs(
     return agreement
 
 
-def _space(config: Config, arena: Config, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a search tries of each newcomer: its own space, else FedAvg's learning rate."""
-    found = {}
-    for entry in config.methods:
-        usual = "fedavg-sgd" if entry.row.optimiser == "sgd" else "fedavg-uniform"
-        found[entry.label] = given.get(entry.label) or arena.search.space[usual]
-    return found
-
-
 def _combine(
     record: Path, folder: Path, config: Config, here: Sequence[str], rivals: Sequence[str]
 ) -> None:
@@ -266,17 +266,8 @@ def _write_facts(
         "seeds": list(config.seeds),
         "methods": {run.method.label: run.complete() for run in config.runs()},
         "plugins": hashes,
-        "paired": agreement and {**asdict(agreement), "paired": agreement.paired},
-        "record": {name: files.sha256_file(record / name) for name in TABLES},
+        "paired": agreement and agreement._asdict(),
+        "record": {file.name: files.sha256_file(file) for file in record.glob("*.parquet")},
         "here": files.provenance(),
     }
     files.write_json(folder / "comparison.json", facts)
-
-
-def _moved(agreement: Agreement, name: str) -> str:
-    """Return by how much rounding alone moved runs of an arena."""
-    if agreement.exactly:
-        return ""
-    arena = files.read_json(shipped(f"{RECORDS}/rounding.json"))["arenas"][name]
-    largest = arena["expected_accuracy"]["largest"]
-    return f"; rounding alone moved accuracies of this arena by up to {largest:g} points"

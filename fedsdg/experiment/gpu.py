@@ -3,16 +3,13 @@
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.backends import cuda, cudnn
 
 from fedsdg.experiment.workers import WORKSPACE
-
-Setting = tuple[Any, str, bool]
-"""A module of torch, the name of a setting in it, and its value."""
 
 
 @contextlib.contextmanager
@@ -42,35 +39,30 @@ def repeatable(device: torch.device | str, *, tf32: bool = False) -> Iterator[No
         yield
         return
     os.environ.update({name: os.environ.get(name, value) for name, value in WORKSPACE.items()})
-    settings: list[Setting] = [
-        (cudnn, "deterministic", True),
-        (cudnn, "benchmark", False),
-        (cudnn, "allow_tf32", tf32),
-        (cuda.matmul, "allow_tf32", tf32),
-        # Memory that is written anyway need not be filled before.
-        (torch.utils.deterministic, "fill_uninitialized_memory", False),
-    ]
-    before = [(module, name, getattr(module, name)) for module, name, _ in settings]
     fixed = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    attention = cuda.cudnn_sdp_enabled()
-    try:
+    with contextlib.ExitStack() as afterwards:
+        afterwards.callback(torch.use_deterministic_algorithms, fixed, warn_only=warns)
+        afterwards.callback(cuda.enable_cudnn_sdp, cuda.cudnn_sdp_enabled())
         torch.use_deterministic_algorithms(True)
         cuda.enable_cudnn_sdp(False)
-        _set(settings)
+        for module, name, value in (
+            (cudnn, "deterministic", True),
+            (cudnn, "benchmark", False),
+            (cudnn, "allow_tf32", tf32),
+            (cuda.matmul, "allow_tf32", tf32),
+            # Memory that is written anyway need not be filled before.
+            (torch.utils.deterministic, "fill_uninitialized_memory", False),
+        ):
+            afterwards.callback(_set, module, name, getattr(module, name))
+            _set(module, name, value)
         yield
-    finally:
-        torch.use_deterministic_algorithms(fixed, warn_only=warns)
-        cuda.enable_cudnn_sdp(attention)
-        _set(before)
 
 
-def _set(settings: Sequence[Setting]) -> None:
-    with warnings.catch_warnings():
-        # Newer names of some are not in all versions that are supported.
-        warnings.simplefilter("ignore")
-        for module, name, value in settings:
-            setattr(module, name, value)
+def _set(module: Any, name: str, value: bool) -> None:
+    # Newer names of some settings are not in all versions that are supported.
+    with warnings.catch_warnings(action="ignore"):
+        setattr(module, name, value)
 
 
 def gpu_facts(device: torch.device) -> dict[str, Any]:

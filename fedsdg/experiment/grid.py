@@ -7,7 +7,7 @@ method is complete before the second begins.
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -24,13 +24,6 @@ from fedsdg.experiment.progress import Progress
 from fedsdg.experiment.runs import RESULTS, Task, tasks_of
 from fedsdg.experiment.store import is_current
 from fedsdg.experiment.workers import Failed, Note, Pool, environments, run_tasks
-
-
-class GridError(ValueError):
-    """Something that many runs depend on cannot be had."""
-
-
-Outcomes = AbstractContextManager[Iterator[tuple[Task, str | Failed | None]]]
 
 
 class Prepared(NamedTuple):
@@ -62,7 +55,7 @@ class Runner:
         """Make the partitions and the backbone of runs; return what is known of each partition.
 
         Raises:
-            GridError: The backbone, a data set or a partition cannot be had.
+            ValueError: The backbone, a data set or a partition cannot be had.
         """
         # A process keeps the images of one data set.
         in_order = sorted(tasks, key=lambda task: task.run.dataset)
@@ -71,7 +64,7 @@ class Runner:
         with run_tasks(prepare, distinct.values(), self.pool) as outcomes:
             for task, outcome in outcomes:
                 if isinstance(outcome, Failed):
-                    raise GridError(f"partition {task.partition}: {outcome.message}")
+                    raise ValueError(f"partition {task.partition}: {outcome.message}")
                 prepared[task.partition] = outcome
         for note in sorted({note for one in prepared.values() for note in one.notes}):
             self.progress.say(note)
@@ -82,13 +75,16 @@ class Runner:
         prepared = self.prepare(tasks)
         return [task.key(*prepared[task.partition][:2]) for task in tasks]
 
-    def run(self, tasks: Sequence[Task]) -> Outcomes:
-        """Yield an iterator over runs as they end, whose partitions and backbone are made.
+    def run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, str | None]]:
+        """Yield runs as they end, whose partitions and backbone are made.
 
-        Each comes with its outcome: None, the sentence of a failure, or `Failed` if the worker was
-        killed.
+        Each comes with the sentence of its failure, or None.
         """
-        return run_tasks(_execute, tasks, self.pool, self.progress.round, self.deadline)
+        with run_tasks(_execute, tasks, self.pool, self.progress.round, self.deadline) as outcomes:
+            for task, outcome in outcomes:
+                failure = _recorded(task, outcome)
+                self.progress.finish(task, failure)
+                yield task, failure
 
 
 @contextlib.contextmanager
@@ -140,8 +136,8 @@ def run_grid(
         A line for each run that failed.
 
     Raises:
-        GridError: The backbone, a data set or a partition cannot be had.
-        ValueError: A word of `only` names nothing of the grid.
+        ValueError: A word of `only` names nothing of the grid; or the backbone, a data set or a
+            partition cannot be had.
         Stopped: A signal ended it; what was done is saved.
     """
     tasks = selected(list(tasks_of(config, results)), only)
@@ -156,12 +152,9 @@ def run_grid(
         finished = len(tasks) - len(left)
         runs.progress.start(left, finished)
         runs.progress.say(f"{len(tasks)} runs, {finished} of them finished before")
-        with runs.run(left) as outcomes:
-            for task, outcome in outcomes:
-                failure = _recorded(task, outcome)
-                runs.progress.finish(task, failure)
-                if failure is not None:
-                    failures.append(f"{task.title}: {failure}")
+        for task, failure in runs.run(left):
+            if failure is not None:
+                failures.append(f"{task.title}: {failure}")
         unfinished = runs.progress.runs - runs.progress.finished_runs
         if unfinished:
             runs.progress.say(f"time is up: {unfinished} runs are left; call again to go on")
@@ -249,16 +242,14 @@ def prepare(task: Task, _note: Note | None = None) -> Prepared:
     own = load_images(task.source) if isinstance(task.source, Source) else None
     partition = get_or_make(task, own)
     sizes = partition.counts(partition.split, 3)[:, TRAIN]
-    notes = own.notes if own is not None else ()
     sha256 = None
     if task.backbone is not None:
         seconds = task.checkpoint_seconds
         name = task.run.backbone
         weights = backbone(name, task.recipe, task.backbone, checkpoint_seconds=seconds)
         sha256 = backbone_sha256(weights)
-    return Prepared(
-        partition.sha256, sha256, sizes, [f"{task.run.dataset}: {note}" for note in notes]
-    )
+    notes = [f"{task.run.dataset}: {note}" for note in own.notes] if own is not None else []
+    return Prepared(partition.sha256, sha256, sizes, notes)
 
 
 def _execute(task: Task, note: Note) -> str | None:

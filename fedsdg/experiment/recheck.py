@@ -9,11 +9,12 @@ training amplifies the difference.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow.compute as pc
@@ -39,37 +40,17 @@ LEFT_OUT = ["answers", "gates"]
 """Columns that depend on which rounds were evaluated."""
 
 
-@dataclass(frozen=True)
-class Agreement:
+class Agreement(NamedTuple):
     """How a recorded run and its first rounds here agree."""
 
     run: str
     "the folder of the run, below those of its experiment"
-    differs: tuple[str, ...] = ()
-    "sentences; if there is any, runs made here are no pairs of recorded ones"
-    exactly: bool = False
-    "whether every recorded number is the same"
+    paired: str | None
+    """how runs made here are paired with recorded ones: "exactly" if every recorded number is the
+    same, else "by federation"; None if they are not"""
+    sentence: str
     largest: float | None = None
     "of the differences between losses in the first round; None: no round was done"
-
-    @property
-    def paired(self) -> str | None:
-        """How runs made here are paired: "exactly", "by federation", or None if they are not."""
-        if self.differs:
-            return None
-        return "exactly" if self.exactly else "by federation"
-
-    @property
-    def sentence(self) -> str:
-        """The result in words."""
-        if self.differs:
-            return f"not paired with the record: {'; '.join(self.differs)}"
-        if self.exactly:
-            return f"paired exactly: {self.run} comes out bit for bit"
-        return (
-            f"paired by federation: {self.run} has the same clients, cohorts and first values, and "
-            f"its losses agree to {self.largest:.0e} in the first round"
-        )
 
 
 def recorded_runs(record: Path) -> list[dict[str, Any]]:
@@ -103,10 +84,10 @@ def recheck(task: Task, record: Path, row: Mapping[str, Any], most: int = ROUNDS
     there |= {key: row[key] for key in ("partition_hash", "backbone_hash")}
     here |= {"partition_hash": partition.sha256, "backbone_hash": material.backbone_hash}
     # Keys that one of them lacks were added since, or are gone.
-    both = [one for one in differences(there, here) if "is None in it" not in one]
-    differs = tuple(one for one in both if "but None here" not in one)
-    if differs:
-        return Agreement(run_below(row), differs)
+    lacking = re.compile("is None in it|but None here")
+    differing = [one for one in differences(there, here) if not lacking.search(one)]
+    if differing:
+        return _no_pair(row, "; ".join(differing))
     device = material.samples.images.device
     with threads(run.training.threads), repeatable(device, tf32=run.training.precision == "tf32"):
         training = Training(build(run, material, partition))
@@ -140,21 +121,30 @@ def compared(
         there = pd.DataFrame(rows).set_index(key)
         if not there.index.equals(own.index):
             text = f"{table}.parquet has other rounds or clients: {len(rows)} rows in the record"
-            return Agreement(run_below(row), (f"{text}, {len(own)} here",))
+            return _no_pair(row, f"{text}, {len(own)} here")
         for name in there.columns.intersection(own.columns).difference(LEFT_OUT):
             same = (there[name] == own[name]) | (there[name].isna() & own[name].isna())
             exactly &= bool(same.all())
             if not same.all() and own[name].dtype.kind in "bi":
                 place: Any = same.idxmin()
                 text = f"{there[name][place]} in the record, but {own[name][place]} here"
-                fault = f"{table}.parquet, {', '.join(key)} {place}: {name} is {text}"
-                return Agreement(run_below(row), (fault,))
+                return _no_pair(row, f"{table}.parquet, {', '.join(key)} {place}: {name} is {text}")
         gaps = (there["train_loss"] - own["train_loss"]).abs()
         largest = max(largest, gaps[own.index.get_level_values("round") == 1].max())
+    run = run_below(row)
     if largest > SAME_LOSS:
-        fault = f"training losses of the first round differ by {largest:.1e}"
-        return Agreement(run_below(row), (fault,), largest=largest)
-    return Agreement(run_below(row), (), exactly, largest)
+        return _no_pair(row, f"training losses of the first round differ by {largest:.1e}")
+    if exactly:
+        return Agreement(run, "exactly", f"paired exactly: {run} comes out bit for bit", largest)
+    sentence = (
+        f"paired by federation: {run} has the same clients, cohorts and first values, and "
+        f"its losses agree to {largest:.0e} in the first round"
+    )
+    return Agreement(run, "by federation", sentence, largest)
+
+
+def _no_pair(row: Mapping[str, Any], fault: str) -> Agreement:
+    return Agreement(run_below(row), None, f"not paired with the record: {fault}")
 
 
 def recheck_record(root: Path, number: int | None, salt: str) -> Iterator[tuple[str, Agreement]]:

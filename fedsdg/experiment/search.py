@@ -24,7 +24,6 @@ from fedsdg.experiment.grid import Runner, runner
 from fedsdg.experiment.points import bounded_space, edge, expected_best, points
 from fedsdg.experiment.runs import RESULTS, Task, task_of
 from fedsdg.experiment.store import RESULT, store_failure, stored_failure, stored_run
-from fedsdg.experiment.workers import Failed
 
 SHARE = 0.5
 """Share of the rounds that a trial runs."""
@@ -141,8 +140,8 @@ def search(
         What the file holds.
 
     Raises:
-        ValueError: There is nothing to search, or a client has no validation samples.
-        GridError: The backbone, a data set or a partition cannot be had.
+        ValueError: There is nothing to search, or a client has no validation samples; or the
+            backbone, a data set or a partition cannot be had.
         Stopped: A signal ended it; what was done is stored.
     """
     labels = [entry.label for entry in config.methods if entry.label in config.space]
@@ -252,13 +251,10 @@ def _run(runs: Runner, trials: Sequence[Trial], only: Sequence[str]) -> int:
     distinct = {key_of[id(task)]: task for task in wanted}
     left = [task for key, task in distinct.items() if _outcome(key) is None]
     runs.progress.start(left, len(distinct) - len(left))
-    with runs.run(left) as outcomes:
-        for task, outcome in outcomes:
-            failure = outcome.message if isinstance(outcome, Failed) else outcome
-            runs.progress.finish(task, failure)
-            # Otherwise the machine is to blame, and the trial stays open.
-            if isinstance(outcome, str) and outcome.startswith(OWN_FAULTS):
-                store_failure(key_of[id(task)], outcome)
+    for task, failure in runs.run(left):
+        # Otherwise the machine is to blame, and the trial stays open.
+        if failure is not None and failure.startswith(OWN_FAULTS):
+            store_failure(key_of[id(task)], failure)
     for trial in trials:
         trial.outcomes = [_outcome(key_of[id(task)]) for task in trial.tasks]
     return sum(_outcome(key_of[id(task)]) is None for task in left)

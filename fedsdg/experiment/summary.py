@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg.config.config import Config
-from fedsdg.config.data_sets import dataset_name
 from fedsdg.config.facts import config_facts, method_facts
+from fedsdg.experiment.runs import tasks_of
 from fedsdg.files import read_json
-from fedsdg.files.places import ANY_RUN, DIVISION, RECORD, SEARCH, filled, split_setting
+from fedsdg.files.places import ANY_RUN, RECORD, SEARCH, filled
 
 
 def write_summary(
@@ -100,16 +100,8 @@ def _recorded_facts(folders: list[Path]) -> dict[str, Any]:
 def _copy_partitions(config: Config, results: Path, output: Path) -> None:
     """Copy the partitions of the first seed, as far as they are there."""
     shutil.rmtree(output / "partitions", ignore_errors=True)
-    for place in dict.fromkeys(_partitions(config)):
-        if (results / place).is_file():
-            (output / place).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(results / place, output / place)
-
-
-def _partitions(config: Config) -> Iterator[str]:
-    seed = min(config.seeds) if config.partition_seed is None else config.partition_seed
-    names = {"clients": config.federation.clients, "seed": seed}
-    for dataset in map(dataset_name, config.datasets):
-        for setting in config.settings:
-            skew, _ = split_setting(setting)
-            yield "partitions/" + DIVISION.format(dataset=dataset, skew=skew, **names)
+    tasks = [task for task in tasks_of(config, results) if task.run.seed == min(config.seeds)]
+    for file in {task.partition for task in tasks if task.partition.is_file()}:
+        copy = output / file.relative_to(results)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)

@@ -12,7 +12,6 @@ from fedsdg.experiment.grid import Runner
 from fedsdg.experiment.points import points
 from fedsdg.experiment.search import search, summary_lines
 from fedsdg.experiment.store import store_folder, stored_failure
-from fedsdg.experiment.workers import Failed
 from tests.experiment.conftest import tiny
 
 OUTPUT = Path("results/search/tiny.json")
@@ -24,14 +23,9 @@ TWIN = f"search.space={{fedavg: {AXIS}, twin: {AXIS}}}"
 def ran(monkeypatch):
     """The tasks that a search runs, which are scored by a formula rather than trained."""
     done = []
-
-    def run_all(_, tasks):
-        done.extend(tasks)
-        return _Outcomes([(task, None) for task in tasks])
-
-    monkeypatch.setattr(Runner, "run", run_all)
-    monkeypatch.setattr(Runner, "keys", lambda _, tasks: [t.key("", "") for t in tasks])
     stored.clear()
+    run_as(monkeypatch, done, lambda k, task: None)
+    monkeypatch.setattr(Runner, "keys", lambda _, tasks: [t.key("", "") for t in tasks])
     monkeypatch.setattr(module, "_outcome", lambda key: stored.get(key, stored_failure(key)))
     return done
 
@@ -39,23 +33,20 @@ def ran(monkeypatch):
 stored: dict[str, float] = {}
 
 
-class _Outcomes:
-    """Stands for workers: each run that succeeds is stored, with a score that rises with eta_g."""
+def run_as(monkeypatch, done, failure_of):
+    """Stand for workers: runs that succeed are stored, with a score that rises with eta_g."""
 
-    def __init__(self, outcomes):
-        self._outcomes = outcomes
-
-    def __enter__(self):
-        for task, failure in self._outcomes:
-            if failure is not None:
-                continue
+    def run_all(_, tasks):
+        for k, task in enumerate(tasks):
+            done.append(task)
             run = task.run
-            rounds = run.federation.rounds
-            stored[task.key("", "")] = 0.5 + run.training.eta_g * 5 + rounds / 1e4
-        return iter(self._outcomes)
+            failure = failure_of(k, task)
+            if failure is None:
+                score = 0.5 + run.training.eta_g * 5 + run.federation.rounds / 1e4
+                stored[task.key("", "")] = score
+            yield task, failure
 
-    def __exit__(self, *_):
-        return None
+    monkeypatch.setattr(Runner, "run", run_all)
 
 
 def test_rows_have_the_same_number_of_trials_at_the_same_places(folder, ran):
@@ -109,15 +100,8 @@ def test_what_is_stored_is_not_run_again(folder, ran):
 
 
 def test_a_failed_trial_counts_0_and_is_not_tried_again(folder, ran, monkeypatch):
-    failing = {"sentence": "FloatingPointError: the loss is nan"}
-
-    def run_all(_, tasks):
-        ran.extend(tasks)
-        sentence = failing["sentence"]
-        outcomes = [(t, sentence if t.run.training.eta_g > 0.05 else None) for t in tasks]
-        return _Outcomes(outcomes)
-
-    monkeypatch.setattr(Runner, "run", run_all)
+    sentence = "FloatingPointError: the loss is nan"
+    run_as(monkeypatch, ran, lambda _, t: sentence if t.run.training.eta_g > 0.05 else None)
     found = search(tiny(), OUTPUT)["methods"]["fedavg"]
     assert found["failed"] > 0
     for trial in found["trials"]:
@@ -128,13 +112,8 @@ def test_a_failed_trial_counts_0_and_is_not_tried_again(folder, ran, monkeypatch
 
 
 def test_a_trial_that_the_machine_failed_stays_open(folder, ran, monkeypatch):
-    outcomes = ["MemoryError: ", Failed("its process ended by signal 9")]
-
-    def run_all(_, tasks):
-        ran.extend(tasks)
-        return _Outcomes([(t, outcomes[k] if k < 2 else None) for k, t in enumerate(tasks)])
-
-    monkeypatch.setattr(Runner, "run", run_all)
+    failures = {0: "MemoryError: ", 1: "RuntimeError: its process ended by signal 9"}
+    run_as(monkeypatch, ran, lambda k, _: failures.get(k))
     rows = search(tiny(), OUTPUT)["methods"]
     assert sum(t["score"] is None for row in rows.values() for t in row["trials"]) == 2
     assert all(row["best"] is None for row in rows.values())
