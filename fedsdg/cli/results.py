@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedsdg.cli.command import File, Laid, Words, answer, remark, require_writable
+from fedsdg.files import provenance, write_bytes
 from fedsdg.files.places import CROSS, RECORDS, SUMMARY, filled
 
 CLAIMS = Path("claims.yaml")
@@ -34,7 +35,6 @@ def summarise(
     require_writable(output)
     from fedsdg.analysis.gather import failed_runs
     from fedsdg.experiment.summary import write_summary
-    from fedsdg.files import write_bytes
 
     if runs is not None:
         described = laid.words() or "FEDSDG_CONFIG" in os.environ
@@ -200,7 +200,6 @@ def verify(*, sample: int = 0, whole: bool = False, json: bool = False) -> int:
     """
     from fedsdg.analysis.claims import read_claims, undeclared
     from fedsdg.analysis.verification import verify
-    from fedsdg.files import provenance
 
     root = Path()
     compared: Counter[str] = Counter()

@@ -22,6 +22,7 @@ from fedsdg.cli.command import (
     remark,
     require_writable,
 )
+from fedsdg.files import read_json
 
 ACCURACIES = {
     "accuracy": "of clients' models on the common test set as each client sees it",
@@ -63,15 +64,14 @@ def run(
     """
     given = laid.load()
     _require_places(output or "results")
-    from fedsdg.experiment.grid import run_here
-    from fedsdg.experiment.notebook import chosen
+    from fedsdg.experiment import grid, notebook
 
-    config, task = chosen(given, method, dataset, skew, seed)
+    config, task = notebook.chosen(given, method, dataset, skew, seed)
     if config.methods != given.methods:
         remark(f"{method} is not in the config: it runs with its defaults and the config's rates")
     folder = output or task.folder
     assert folder is not None
-    failure = run_here(config, replace(task, folder=folder), trace=trace or 0)
+    failure = grid.run_here(config, replace(task, folder=folder), trace=trace or 0)
     if failure is not None:
         remark(f"error: {task.title} failed: {failure}")
         return 1
@@ -89,7 +89,6 @@ def _reached(folder: Path, partition: Path) -> Iterator[str]:
     from fedsdg.analysis.records import renamed
     from fedsdg.data.partition_files import read_partition
     from fedsdg.experiment import chance
-    from fedsdg.files import read_json
 
     samples = read_partition(partition)
     counts = np.bincount(samples.label[samples.global_test()])
@@ -129,26 +128,21 @@ def grid(
     """
     config = laid.load(files)
     _require_places("results")
-    from fedsdg.analysis.render import require_known
-    from fedsdg.experiment.grid import run_grid
+    from fedsdg.analysis import page, records, render
+    from fedsdg.experiment import grid, summary
 
-    require_known(config.tables or (), config.figures or ())
-    failed = run_grid(config, jobs=jobs, only=only, minutes=minutes)
+    render.require_known(config.tables or (), config.figures or ())
+    failed = grid.run_grid(config, jobs=jobs, only=only, minutes=minutes)
     for line in failed:
         remark(f"failed: {line}")
     if runs_only:
         return 0
-    from fedsdg.analysis.page import write_page
-    from fedsdg.analysis.records import record
-    from fedsdg.analysis.render import write_shown
-    from fedsdg.experiment.summary import closing_lines, write_summary
-
     name = config.experiment
-    write_summary(Path("results/runs", name), Path("results/summary", name), config)
-    opened = record(Path("results/summary", name))
-    write_shown(opened, Path("results/tables", name), Path("results/figures", name))
-    write_page("results/report/index.html", [opened])
-    print("\n".join(closing_lines(config)))
+    summary.write_summary(Path("results/runs", name), Path("results/summary", name), config)
+    opened = records.record(Path("results/summary", name))
+    render.write_shown(opened, Path("results/tables", name), Path("results/figures", name))
+    page.write_page("results/report/index.html", [opened])
+    print("\n".join(summary.closing_lines(config)))
     if failed:
         remark(f"error: {len(failed)} run(s) failed; mend the cause and give the command again")
     return int(bool(failed))
@@ -181,7 +175,6 @@ def search(
     config = laid.load()
     target = output or Path("results/search") / f"{config.experiment}.json"
     from fedsdg.experiment import search
-    from fedsdg.files import read_json
 
     if not show:
         _require_places(target)
