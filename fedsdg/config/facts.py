@@ -39,11 +39,9 @@ def method_facts(
     row = plugins.METHODS.get(kind)
     base = max((n for n in titles if label == n or label.startswith(f"{n}-")), key=len, default="")
     shown = titles.get(base, label)
-    variant = label.removeprefix(f"{base}-") if base and label != base else ""
-    if variant and shown.endswith(")"):
-        shown = f"{shown[:-1]}, {variant})"
-    elif variant:
-        shown = f"{shown} ({variant})"
+    variant = label.removeprefix(base).removeprefix("-") if base else ""
+    if variant:
+        shown = f"{shown[:-1]}, {variant})" if shown.endswith(")") else f"{shown} ({variant})"
     return {
         "title": " ".join(shown.split()),
         "family": next((name for name, rows in FAMILIES.items() if kind in rows), ""),

@@ -59,7 +59,6 @@ class Run(Part):
 
     def identity(self, experiment: str) -> dict[str, Any]:
         """Return what names the run in its ``result.json``."""
-        attack = self.conditions.attack
         named = {
             "experiment": experiment,
             "dataset": self.dataset,
@@ -70,7 +69,7 @@ class Run(Part):
             "label": self.method.label,
             "seed": self.seed,
             "title": plugins.title(self.method.type),
-            "attack": attack and attack.attack.registered_as,
+            "attack": self.conditions.attack and self.conditions.attack.attack.registered_as,
         }
         return {key: value for key, value in named.items() if value not in (None, "")}
 

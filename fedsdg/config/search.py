@@ -14,14 +14,8 @@ from fedsdg.config.values import Seeds, Texts, distinct
 from fedsdg.errors import ConfigError, hint, shortened
 from fedsdg.parts import Count, Part
 
-SCALES = ("log", "linear")
 BOUND = "bound"
 """May stand for the low end of a range of eta_m: the least rate with which gates can move."""
-_FORM = "a range such as [0.001, 0.1, log] or a list of values"
-_FROM_BOUND = (
-    "a range from the least rate with which gates can move is [bound, high, log] with high above "
-    "0, and eta_m alone has one"
-)
 
 
 @dataclass(frozen=True)
@@ -93,8 +87,9 @@ def _read_axis(value: Any, kind: str, key: str) -> Axis:
     if key not in known:
         raise ConfigError(f"is no parameter{hint(key, known)}")
     if not isinstance(value, list) or not value:
-        raise ConfigError(f"is {shortened(value)}, but must be {_FORM}")
-    if value[-1] not in SCALES:
+        form = "a range such as [0.001, 0.1, log] or a list of values"
+        raise ConfigError(f"is {shortened(value)}, but must be {form}")
+    if value[-1] not in ("log", "linear"):
         return tuple(_checked(one, kind, key) for one in distinct(tuple(value)))
     if len(value) != 3:
         raise ConfigError(f"is {value}, but a range is [low, high, {value[-1]}]")
@@ -102,7 +97,10 @@ def _read_axis(value: Any, kind: str, key: str) -> Axis:
     is_log = value[2] == "log"
     if value[0] == BOUND:
         if key != "eta_m" or not is_log or not high:
-            raise ConfigError(f"is {value}, but {_FROM_BOUND}")
+            raise ConfigError(
+                f"is {value}, but a range from the least rate with which gates can move is "
+                "[bound, high, log] with high above 0, and eta_m alone has one"
+            )
         return Interval(None, high, True)
     low = _checked(value[0], kind, key)
     if low is None or high is None or not low < high:

@@ -50,7 +50,7 @@ _StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.number)
 _StrictLoader.add_constructor("tag:yaml.org,2002:float", _StrictLoader.number)
 
 
-def read_yaml(text: str, place: str) -> Any:
+def read_yaml(text: str | bytes, place: str) -> Any:
     """Return what a text of YAML holds.
 
     Args:
@@ -69,8 +69,4 @@ def read_yaml(text: str, place: str) -> Any:
 
 def read_yaml_file(file: Path) -> Any:
     """Return what a file of YAML holds; raises ConfigError with its name."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"is not valid YAML: {error}", str(file)) from error
-    return read_yaml(text, str(file))
+    return read_yaml(file.read_bytes(), str(file))

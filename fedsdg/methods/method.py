@@ -62,14 +62,11 @@ class Method:
         kinds = [("rule", self.rule, Rule), ("personalisation", self.personalisation, Part)]
         kinds += [("term", term, Term) for term in self.objective]
         for what, part, kind in kinds:
+            fault = f"a {type(part).__name__}, but must be a {kind.__name__}"
             if isinstance(part, type):
-                name = part.__name__
-                raise ValueError(f"{self.title}: its {what} is the class {name}; write {name}()")
+                fault = f"the class {part.__name__}; write {part.__name__}()"
             if not isinstance(part, kind):
-                raise ValueError(
-                    f"{self.title}: its {what} is a {type(part).__name__}, but must be a "
-                    f"{kind.__name__}"
-                )
+                raise ValueError(f"{self.title}: its {what} is {fault}")
         if type(self.rule).plan is Rule.plan:
             raise ValueError(f"{self.title}: its rule {type(self.rule).__name__} defines no `plan`")
         if lacking := set(self.fixed) - set(parameters(*self.parts)):
@@ -119,10 +116,11 @@ class Method:
         Raises:
             ValueError: A value is out of range, or values do not go together.
         """
-        changed: dict[str, Any] = {}
-        for name in ("rule", "personalisation", "stopping", "sharing"):
-            part = getattr(self, name)
-            if part is not None:
-                changed[name] = with_parameters(part, values)
-        objective = tuple(with_parameters(term, values) for term in self.objective)
-        return replace(self, objective=objective, **changed)
+        return replace(
+            self,
+            rule=with_parameters(self.rule, values),
+            objective=tuple(with_parameters(term, values) for term in self.objective),
+            personalisation=with_parameters(self.personalisation, values),
+            stopping=self.stopping and with_parameters(self.stopping, values),
+            sharing=with_parameters(self.sharing, values),
+        )
