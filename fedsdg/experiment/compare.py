@@ -176,9 +176,7 @@ def _newcomers(places: Sequence[str]) -> dict[str, Any]:
         FileNotFoundError: There is no such file.
         ValueError: It brings no method, or says what only an arena says.
     """
-    plugged: list[str] = []
-    methods: list[Any] = []
-    search: dict[str, Any] = {}
+    found: dict[str, Any] = {"plugins": [], "methods": [], "search": {}}
     for place in places:
         if Path(place).suffix in (".yaml", ".yml"):
             given = dict(read_yaml_file(Path(place)))
@@ -188,18 +186,17 @@ def _newcomers(places: Sequence[str]) -> dict[str, Any]:
                     "and search alone"
                 )
         else:
-            names = plugins.load(place).names
-            brought = sorted(name for kind, name in names if kind == "method")
-            given = {"plugins": [place], "methods": brought}
-        plugged += given.get("plugins") or []
-        methods += given.get("methods") or []
-        search |= given.get("search") or {}
-    if not methods:
+            names = sorted(plugins.load(place).names)
+            given = {"plugins": [place], "methods": [n for kind, n in names if kind == "method"]}
+        found["plugins"] += given.get("plugins") or []
+        found["methods"] += given.get("methods") or []
+        found["search"] |= given.get("search") or {}
+    if not found["methods"]:
         raise ConfigError(
             f"{', '.join(places)}: no METHODS and no entry of 'methods', so there is nothing to "
             "compare; see docs/add-a-method.md"
         )
-    return {"plugins": plugged, "methods": methods, "search": search}
+    return found
 
 
 def _require_pairs(

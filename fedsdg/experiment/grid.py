@@ -23,7 +23,7 @@ from fedsdg.experiment.interruption import Stopped, stopped_by_signals
 from fedsdg.experiment.progress import Progress
 from fedsdg.experiment.runs import RESULTS, Task, tasks_of
 from fedsdg.experiment.store import is_current
-from fedsdg.experiment.workers import Failed, Note, Pool, environments, run_tasks
+from fedsdg.experiment.workers import Note, Pool, environments, run_tasks
 
 
 class Prepared(NamedTuple):
@@ -63,8 +63,8 @@ class Runner:
         prepared = {}
         with run_tasks(prepare, distinct.values(), self.pool) as outcomes:
             for task, outcome in outcomes:
-                if isinstance(outcome, Failed):
-                    raise ValueError(f"partition {task.partition}: {outcome.message}")
+                if isinstance(outcome, RuntimeError):
+                    raise ValueError(f"partition {task.partition}: {outcome}")
                 prepared[task.partition] = outcome
         for note in sorted({note for one in prepared.values() for note in one.notes}):
             self.progress.say(note)
@@ -82,9 +82,12 @@ class Runner:
         """
         with run_tasks(_execute, tasks, self.pool, self.progress.round, self.deadline) as outcomes:
             for task, outcome in outcomes:
-                failure = _recorded(task, outcome)
-                self.progress.finish(task, failure)
-                yield task, failure
+                if isinstance(outcome, RuntimeError):  # A killed worker could not record it.
+                    from fedsdg.experiment.execution import record_failure
+
+                    outcome = record_failure(task, outcome, task.facts())
+                self.progress.finish(task, outcome)
+                yield task, outcome
 
 
 @contextlib.contextmanager
@@ -214,15 +217,6 @@ def selected(tasks: Sequence[Task], only: Sequence[str]) -> list[Task]:
 def _names(task: Task) -> tuple[str, str, str, str]:
     run = task.run
     return (run.dataset, run.setting, run.method.label, f"seed~{run.seed}")
-
-
-def _recorded(task: Task, outcome: str | Failed | None) -> str | None:
-    """Return the sentence of a failure; a worker that was killed could not record it."""
-    if not isinstance(outcome, Failed):
-        return outcome
-    from fedsdg.experiment.execution import record_failure
-
-    return record_failure(task, RuntimeError(outcome.message), task.facts())
 
 
 # In workers, which import torch when they have something to do.

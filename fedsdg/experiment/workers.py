@@ -44,14 +44,6 @@ PATIENCE = 30
 
 
 @dataclass(frozen=True)
-class Failed:
-    """A task without a result."""
-
-    message: str
-    "of the exception, or how the process ended"
-
-
-@dataclass(frozen=True)
 class Pool:
     """The workers that tasks are given to."""
 
@@ -99,7 +91,7 @@ def run_tasks(
     on_note: Callable[[Task, Any], None] = lambda *_: None,
     deadline: float | None = None,
 ) -> Iterator[Iterator[tuple[Task, Any]]]:
-    """Yield an iterator over tasks, each with ``function(task, note)`` or with `Failed`.
+    """Yield an iterator over tasks, each with ``function(task, note)`` or a ``RuntimeError``.
 
     They come as they end. The workers end with the block, however it ends; a task that is then at
     work is terminated.
@@ -198,7 +190,7 @@ class _Worker:
         code = self._process.exitcode or 0
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         hint = "; memory may be short: fewer --jobs need less" if code == -signal.SIGKILL else ""
-        return True, Failed(f"its process ended {how}{hint}")
+        return True, RuntimeError(f"its process ended {how}{hint}")
 
     def ask_to_end(self) -> None:
         """Let the process end; one that is at work saves its state."""
@@ -238,7 +230,7 @@ def _serve(connection: Connection, plugins: tuple[str, ...]) -> None:
                 outcome = function(task, note)
             except Exception as error:
                 traceback.print_exc(file=sys.stderr)
-                outcome = Failed(str(error))
+                outcome = RuntimeError(str(error))
             connection.send((True, outcome))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return

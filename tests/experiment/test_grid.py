@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedsdg.experiment import grid
+from fedsdg.experiment.execution import record_failure
 from fedsdg.experiment.grid import run_grid, selected
 from fedsdg.experiment.runs import tasks_of
 from fedsdg.experiment.store import RECORDS, store_folder
-from fedsdg.experiment.workers import Failed
 from fedsdg.files import changed_file, read_json
 from tests.experiment.conftest import TINY, ended, place_backbone, python, tiny, wait_until
 
@@ -146,7 +145,7 @@ def test_workers_know_the_parts_of_a_plugin(folder, forked):
 def test_a_killed_worker_is_a_failed_run(folder, forked):
     config = tiny("skews=[iid]", "seeds=[0]")
     task = next(tasks_of(config))
-    sentence = grid._recorded(task, Failed("its process ended by signal 9"))
+    sentence = record_failure(task, RuntimeError("its process ended by signal 9"), task.facts())
     result = read_json(task.folder / "result.json")
     assert result["status"] == "failed" and result["error"] == sentence
     assert run_grid(config) == []
