@@ -231,7 +231,6 @@ def _write_timm(
         "crop_pct": 1.0,
         "mean": shape.mean,
         "std": shape.std,
-        "num_classes": outputs,
         "first_conv": "patch_embed.proj",
         "classifier": "head",
     }
@@ -239,7 +238,6 @@ def _write_timm(
         # Any plain one; the arguments say how it differs.
         "architecture": known["architecture"] if known else "vit_tiny_patch16_224",
         "num_classes": outputs,
-        "num_features": shape.dim,
         "model_args": {argument: getattr(shape, name) for argument, name in SIZES.items()},
         "pretrained_cfg": settings,
         **({"label_names": classes} if classes and outputs else {}),
