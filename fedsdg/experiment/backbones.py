@@ -13,7 +13,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,9 +208,8 @@ def _pretrained(recipe: Pretrained, checkpoint: Path, checkpoint_seconds: float)
         remedy = f"lower batch_size, which is {recipe.batch_size}, or set device to cpu"
         raise ValueError(f"the GPU's memory is too small ({error}); {remedy}") from error
     training.finish()
-    made = models.Backbone(model, shape, "", "pretraining")
     with torch.no_grad():
-        scores = model.get_submodule("head")(_features(made, images[count:]))
+        scores = model.get_submodule("head")(_features(model, shape, images[count:]))
     right = np.asarray(scores.argmax(dim=1).cpu()) == labels[count:]
     facts = {
         "recipe": dict(recipe),
@@ -220,7 +218,7 @@ def _pretrained(recipe: Pretrained, checkpoint: Path, checkpoint_seconds: float)
         "held_out_images": len(right),
         "held_out_accuracy": float(right.mean()),
     }
-    return replace(made, facts=facts)
+    return models.Backbone(model, shape, "", "pretraining", facts)
 
 
 def _draws(recipe: Pretrained, count: int) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
@@ -237,11 +235,8 @@ def _draws(recipe: Pretrained, count: int) -> Iterator[tuple[np.ndarray, Tensor,
         for start in range(0, count - size + 1, size):
             shifts = augmentation.integers(-reach, reach + 1, size=(2, size))
             mirrored = (augmentation.random(size) < 0.5) & (recipe.augment == "crop-flip")
-            yield (
-                shuffled[start : start + size],
-                torch.from_numpy(shifts),
-                torch.from_numpy(mirrored),
-            )
+            rows = shuffled[start : start + size]
+            yield rows, torch.from_numpy(shifts), torch.from_numpy(mirrored)
 
 
 def _save(training: models.Training, checkpoint: Path) -> None:
@@ -288,15 +283,13 @@ def _prepared(images: np.ndarray, shape: models.Architecture) -> Tensor:
     return torch.from_numpy(pictures.prepared(images))
 
 
-def _features(backbone: models.Backbone, images: np.ndarray) -> Tensor:
+def _features(model: torch.nn.Module, shape: models.Architecture, images: np.ndarray) -> Tensor:
     """Return class tokens of images uint8, float32 [n, dim], computed where the model is."""
-    device = next(backbone.model.eval().parameters()).device
-    tokens = []
+    device = next(model.eval().parameters()).device
+    batches = np.split(images, range(512, len(images), 512))
     with torch.no_grad():
-        for start in range(0, len(images), 512):
-            batch = _prepared(images[start : start + 512], backbone.architecture)
-            tokens.append(models.class_tokens(backbone.model, batch.to(device)))
-    return torch.cat(tokens)
+        prepared = (_prepared(batch, shape).to(device) for batch in batches)
+        return torch.cat([models.class_tokens(model, batch) for batch in prepared])
 
 
 def probe_accuracy(backbone: models.Backbone, data: ImageData) -> float:
@@ -308,8 +301,8 @@ def probe_accuracy(backbone: models.Backbone, data: ImageData) -> float:
     """
     usable = np.flatnonzero(~data.test)
     order = stream("pretraining", 0, PROBE).permutation(len(usable))
-    features = _features(backbone, data.images[usable]).cpu().numpy()
-    return models.linear_probe(features, data.labels[usable], order)
+    features = _features(backbone.model, backbone.architecture, data.images[usable])
+    return models.linear_probe(features.cpu().numpy(), data.labels[usable], order)
 
 
 def _say(sentence: str) -> None:
