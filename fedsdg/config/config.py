@@ -186,11 +186,10 @@ class Config(Part):
 
     def method(self, label: str) -> Entry:
         """Return the entry of a label, or raise ConfigError that lists the labels."""
-        for entry in self.methods:
-            if entry.label == label:
-                return entry
-        labels = [entry.label for entry in self.methods]
-        raise ConfigError(f"the config has no method {label!r}{hint(label, labels)}")
+        entries = {entry.label: entry for entry in self.methods}
+        if label not in entries:
+            raise ConfigError(f"the config has no method {label!r}{hint(label, entries)}")
+        return entries[label]
 
     def including(self, method: str | None, dataset: str | None, setting: str | None) -> Config:
         """Return the config extended by what it does not list.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -117,14 +116,10 @@ def read_entry(given: Any) -> Entry:
 
 
 def read_entries(given: Any) -> tuple[Entry, ...]:
-    """Check the list of all entries, whose labels must differ."""
+    """Check the list of all entries."""
     if not isinstance(given, list | tuple) or not given:
         raise ConfigError(f"is {shortened(given)}, but must be a list with at least one entry")
-    entries = tuple(one if isinstance(one, Entry) else read_entry(one) for one in given)
-    for label, count in Counter(entry.label for entry in entries).items():
-        if count > 1:
-            raise ConfigError(f"has two entries that are called {label!r}; give one a 'name'")
-    return entries
+    return tuple(one if isinstance(one, Entry) else read_entry(one) for one in given)
 
 
 def with_tuned(raw: Mapping[str, Any]) -> tuple[Any, frozenset[str]]:

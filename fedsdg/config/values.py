@@ -64,7 +64,8 @@ def require_folders(place: str, names: Iterable[str]) -> None:
     known: dict[str, str] = {}
     for name in names:
         if name in known.values():
-            raise ConfigError(f"names {name!r} twice", place)
+            text = f"has two entries that are called {name!r}; give one another 'name'"
+            raise ConfigError(text, place)
         other = known.setdefault(name.casefold(), name)
         if other != name:
             raise ConfigError(
