@@ -4,8 +4,6 @@ They meet the partitions, cohorts, backbone and seeds of the record, and are pai
 seed by seed. Whether that is allowed on this machine is tried first (``recheck``).
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Sequence

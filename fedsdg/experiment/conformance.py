@@ -5,8 +5,6 @@ What a rule and the terms are given is recorded once and given to them again, ch
 order, from fewer clients, in float32.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import itertools

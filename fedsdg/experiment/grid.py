@@ -61,7 +61,7 @@ class Runner:
         in_order = sorted(tasks, key=lambda task: task.run.dataset)
         distinct = {task.partition: task for task in in_order}
         prepared = {}
-        with run_tasks(prepare, distinct.values(), self.pool) as outcomes:
+        with closing(run_tasks(prepare, distinct.values(), self.pool)) as outcomes:
             for task, outcome in outcomes:
                 if isinstance(outcome, RuntimeError):
                     raise ValueError(f"partition {task.partition}: {outcome}")
@@ -80,7 +80,8 @@ class Runner:
 
         Each comes with the sentence of its failure, or None.
         """
-        with run_tasks(_execute, tasks, self.pool, self.progress.round, self.deadline) as outcomes:
+        notes = self.progress.round
+        with closing(run_tasks(_execute, tasks, self.pool, notes, self.deadline)) as outcomes:
             for task, outcome in outcomes:
                 if isinstance(outcome, RuntimeError):  # A killed worker could not record it.
                     from fedsdg.experiment.execution import record_failure

@@ -58,10 +58,8 @@ def stopped_by_signals(*, at_once: bool = True) -> Iterator[Callable[[], None]]:
     if threading.current_thread() is not threading.main_thread():
         yield check
         return
-    handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    before = {n: old for n, old in handlers.items() if old not in (signal.SIG_IGN, None)}
-    for number in before:
-        signal.signal(number, handle)
+    heeded = [n for n in SIGNALS if signal.getsignal(n) not in (signal.SIG_IGN, None)]
+    before = {number: signal.signal(number, handle) for number in heeded}
     try:
         yield check
     finally:

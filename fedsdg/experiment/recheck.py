@@ -6,8 +6,6 @@ instructions rounds sums differently: then losses of the first round agree withi
 training amplifies the difference.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

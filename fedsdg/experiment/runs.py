@@ -1,7 +1,5 @@
 """A run of an experiment, and where everything that it needs lies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

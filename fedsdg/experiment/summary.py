@@ -1,7 +1,5 @@
 """The summary of an experiment: the tables of its runs, and all else that its pages need."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

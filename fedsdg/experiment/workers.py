@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
@@ -83,18 +83,16 @@ def visible_gpus() -> list[str]:
     return []
 
 
-@contextlib.contextmanager
 def run_tasks(
     function: Callable[[Task, Note], Any],
     tasks: Iterable[Task],
     pool: Pool,
     on_note: Callable[[Task, Any], None] = lambda *_: None,
     deadline: float | None = None,
-) -> Iterator[Iterator[tuple[Task, Any]]]:
-    """Yield an iterator over tasks, each with ``function(task, note)`` or a ``RuntimeError``.
+) -> Generator[tuple[Task, Any], None, None]:
+    """Yield tasks as they end, each with ``function(task, note)`` or a ``RuntimeError``.
 
-    They come as they end. The workers end with the block, however it ends; a task that is then at
-    work is terminated.
+    The workers end with the generator, however it ends; a task that is then at work is terminated.
 
     Args:
         function: A function of a module, so that workers find it. What it reports with
@@ -107,38 +105,28 @@ def run_tasks(
     workers = [_Worker(environment, pool.plugins) for environment in pool.environments]
     in_time = (task for task in tasks if deadline is None or time.monotonic() < deadline)
     try:
-        yield _outcomes(function, in_time, workers, on_note)
+        while True:
+            free = [worker for worker in workers if worker.task is _NO_TASK]
+            # In this order no task is taken for which no worker is free.
+            for worker, task in zip(free, in_time):  # noqa: B905
+                worker.start(function, task)
+            busy = {w.connection: w for w in workers if w.task is not _NO_TASK}
+            if not busy:
+                return
+            for connection in wait(list(busy)):
+                worker = busy[connection]  # type: ignore[index]
+                task = worker.task
+                finished, value = worker.receive()
+                if finished:
+                    worker.task = _NO_TASK
+                    yield task, value
+                else:
+                    on_note(task, value)
     finally:
         for worker in workers:
             worker.ask_to_end()
         for worker in workers:
             worker.end()
-
-
-def _outcomes(
-    function: Callable[[Task, Note], Any],
-    left: Iterator[Task],
-    workers: Sequence["_Worker"],
-    on_note: Callable[[Task, Any], None],
-) -> Iterator[tuple[Task, Any]]:
-    """Yield each task with its outcome."""
-    while True:
-        free = [worker for worker in workers if worker.task is _NO_TASK]
-        # In this order no task is taken for which no worker is free.
-        for worker, task in zip(free, left):  # noqa: B905
-            worker.start(function, task)
-        busy = {w.connection: w for w in workers if w.task is not _NO_TASK}
-        if not busy:
-            return
-        for connection in wait(list(busy)):
-            worker = busy[connection]  # type: ignore[index]
-            task = worker.task
-            finished, value = worker.receive()
-            if finished:
-                worker.task = _NO_TASK
-                yield task, value
-            else:
-                on_note(task, value)
 
 
 _NO_TASK: Any = object()

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import closing
 
 import pytest
 
@@ -13,8 +14,7 @@ from tests.experiment.tasks import do
 
 
 def outcomes(tasks, count=2, on_note=lambda *_: None):
-    with run_tasks(do, tasks, Pool(environments("cpu", 1, count)), on_note) as found:
-        return dict(found)
+    return dict(run_tasks(do, tasks, Pool(environments("cpu", 1, count)), on_note))
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -29,7 +29,7 @@ def test_faults_cost_their_own_task(count):
 
 def test_notes_arrive_in_order_before_the_outcome():
     notes = []
-    with run_tasks(do, ["a"], Pool([{}]), lambda task, k: notes.append((task, k))) as found:
+    with closing(run_tasks(do, ["a"], Pool([{}]), lambda *note: notes.append(note))) as found:
         assert next(found) == ("a", "done a")
         assert notes == [("a", 0), ("a", 1), ("a", 2)]
 
@@ -42,7 +42,7 @@ def test_tasks_are_taken_when_a_worker_is_free():
             taken.append(name)
             yield name
 
-    with run_tasks(do, tasks(), Pool([{}])) as found:
+    with closing(run_tasks(do, tasks(), Pool([{}]))) as found:
         next(found)
         assert taken == ["a"]
 
@@ -56,7 +56,7 @@ def test_a_worker_that_is_killed_is_replaced():
     assert isinstance(found["sleep"], RuntimeError) and found["a"] == "done a"
 
 
-def test_leaving_the_block_ends_workers_at_once():
+def test_an_exception_ends_workers_at_once():
     processes = []
 
     def stop(_, process):
@@ -64,11 +64,8 @@ def test_leaving_the_block_ends_workers_at_once():
         raise KeyboardInterrupt
 
     begin = time.monotonic()
-    with (
-        pytest.raises(KeyboardInterrupt),
-        run_tasks(do, ["sleep"], Pool([{}]), stop) as found,
-    ):
-        next(found)
+    with pytest.raises(KeyboardInterrupt):
+        next(run_tasks(do, ["sleep"], Pool([{}]), stop))
     assert time.monotonic() - begin < 20
     assert ended(processes[0])
 
@@ -79,8 +76,7 @@ from tests.experiment.tasks import do
 
 if __name__ == "__main__":
     pool = Pool([{}, {}])
-    with run_tasks(do, ["sleep", "sleep"], pool, lambda _, n: print(n, flush=True)) as found:
-        list(found)
+    list(run_tasks(do, ["sleep", "sleep"], pool, lambda _, n: print(n, flush=True)))
 """
 
 
@@ -104,8 +100,7 @@ def test_workers_take_the_visible_gpus_in_turn(monkeypatch):
     assert [one["CUDA_VISIBLE_DEVICES"] for one in found] == ["2", "5", "2"]
     assert {one["FEDSDG_SHARING"] for one in found} == {"2"}
     assert all(one["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8" for one in found)
-    with run_tasks(do, ["environment"] * 2, Pool(found[:2])) as outcomes:
-        seen = sorted(outcome for _, outcome in outcomes)
+    seen = sorted(outcome for _, outcome in run_tasks(do, ["environment"] * 2, Pool(found[:2])))
     assert seen == [("2", "1"), ("5", "1")]
 
 
