@@ -40,18 +40,15 @@ def data_sets(config: Config | None = None) -> Iterator[Row]:
 def _described(source: Source) -> Row:
     row: Row = {"name": source.name, "classes": NUM_CLASSES.get(source.name), "images": None}
     row |= {"size": source.size, "channels": source.channels, "here": False}
-    place = "scikit-learn"
     try:
-        if source.name != "digits":
-            folder = find_folder(source)
-            if folder is None:
-                return {**row, "place": f"the hub, {source.hub}, or a folder in $FEDSDG_DATA"}
-            place = str(folder)
+        place = "scikit-learn" if source.name == "digits" else find_folder(source)
+        if place is None:
+            return {**row, "place": f"the hub, {source.hub}, or a folder in $FEDSDG_DATA"}
         data = survey(source)
     except (OSError, ValueError) as error:
         return {**row, "place": str(error)}
     row |= {"classes": data.num_classes, "images": len(data.labels), "here": True}
-    return {**row, "place": "; ".join([place, *data.notes])}
+    return {**row, "place": "; ".join([str(place), *data.notes])}
 
 
 def arenas() -> Iterator[Row]:

@@ -70,14 +70,13 @@ def records(experiment: str | Path) -> Records:
     Raises:
         FileNotFoundError: There is neither.
     """
-    if (Path(experiment) / "rounds.parquet").is_file():
-        return Records(Path(experiment))
-    published = {file.parent.name for file in shipped(RECORDS).glob("*/runs.parquet")}
+    published = shipped(RECORDS)
     name = ARENAS.get(str(experiment), str(experiment))
-    if name not in published:
-        known = sorted(published | {*ARENAS})
-        raise FileNotFoundError(f"there are no records of {experiment}{hint(experiment, known)}")
-    return Records(shipped(RECORDS) / name)
+    for folder in (Path(experiment), published / name):
+        if (folder / "rounds.parquet").is_file():
+            return Records(folder)
+    known = [*ARENAS, *(file.parent.name for file in sorted(published.glob("*/runs.parquet")))]
+    raise FileNotFoundError(f"there are no records of {experiment}{hint(experiment, known)}")
 
 
 def run(
