@@ -110,20 +110,21 @@ class Config(Part):
         """
         if not isinstance(given, Mapping):
             raise ConfigError(f"is {shortened(given)}, but must be a mapping", "the config")
-        methods, untuned = with_tuned(given)
-        raw = {**given, "methods": methods}
         try:
-            config = super().read(raw, place)
+            config = super().read(dict(given), place)
         except ConfigError as error:
             raise ConfigError(error.text, error.place or "the config") from None
         if config.federation.clients == "all":
             count = data_sets.natural_clients(
                 config.datasets, config.skews, config.partition.min_samples
             )
-            federation = {**raw["federation"], "clients": count}
+            federation = {**given["federation"], "clients": count}
             return cls.read({**given, "federation": federation}, place)
-        config._raw.update(raw, tuned=[])
-        config._untuned = untuned
+        if config.tuned:
+            methods, untuned = with_tuned(config.methods, config.tuned, config.search.space)
+            config = config.replaced(methods=methods)
+            config._untuned = untuned
+        config._raw.update(given, methods=config.methods, tuned=[])
         if config.scenarios:
             _ = config.cases  # Each is read by itself.
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -122,43 +122,39 @@ def read_entries(given: Any) -> tuple[Entry, ...]:
     return tuple(one if isinstance(one, Entry) else read_entry(one) for one in given)
 
 
-def with_tuned(raw: Mapping[str, Any]) -> tuple[Any, frozenset[str]]:
-    """Lay the values that searches found over the entries of a config.
-
-    Files of ``tuned`` hold mappings of labels to values, the later laid over the earlier: relative
-    to the working directory, else to what comes with the package. They need not be there yet.
+def with_tuned(
+    entries: Iterable[Entry], files: Iterable[str], space: Mapping[str, Mapping[str, Any]]
+) -> tuple[tuple[Entry, ...], frozenset[str]]:
+    """Lay the values that searches found over entries.
 
     Args:
-        raw: The config as its files say it.
+        entries: The methods of a config.
+        files: Hold mappings of labels to values, the later laid over the earlier: relative to the
+            working directory, else to what comes with the package. They need not be there yet.
+        space: Label → parameter → axis of the search.
 
     Returns:
         The entries, and the labels of those that are not tuned: they lack a value that their space
         names, or are not in the last file and set no ``eta_g``.
     """
-    methods = raw.get("methods")
-    files = raw.get("tuned")
-    if not files or not isinstance(files, str | list) or not isinstance(methods, list):
-        return methods, frozenset()
-    layers = [_tuned(file) for file in ([files] if isinstance(files, str) else files)]
-    search = raw.get("search")
-    space = (search.get("space") if isinstance(search, Mapping) else None) or {}
-    untuned = set()
-    entries = [{"type": one} if isinstance(one, str) else one for one in methods]
-    for position, entry in enumerate(entries):
-        if isinstance(entry, Mapping):
-            label = str(entry.get("name") or entry.get("type"))
-            lacking = set(space.get(label) or ()) - set(layers[-1].get(label) or ())
-            if lacking if label in layers[-1] else "eta_g" not in entry:
-                untuned.add(label)
-            entries[position] = dict(entry)
-            for layer in layers:
-                entries[position] |= layer.get(label) or {}
-    return entries, frozenset(untuned)
+    layers = [_tuned(file) for file in files]
+    laid: list[Entry] = []
+    untuned: set[str] = set()
+    for entry in entries:
+        label = entry.label
+        lacking = set(space.get(label, ())) - set(layers[-1].get(label) or ())
+        if lacking if label in layers[-1] else "eta_g" not in entry.training:
+            untuned.add(label)
+        values: dict[str, Any] = {}
+        for layer in layers:
+            values |= layer.get(label) or {}
+        laid.append(entry.with_values(values) if values else entry)
+    return tuple(laid), frozenset(untuned)
 
 
-def _tuned(file: Any) -> Mapping[str, Any]:
+def _tuned(file: str) -> Mapping[str, Any]:
     """Return the values by label in a file that a search wrote; none if it is not there yet."""
-    place = next((p for p in (Path(str(file)), root() / str(file)) if p.is_file()), None)
+    place = next((p for p in (Path(file), root() / file) if p.is_file()), None)
     tuned = read_yaml_file(place) or {} if place else {}
     if not isinstance(tuned, Mapping):
         raise ConfigError(f"names {file}, which is no mapping of labels to values", "tuned")
