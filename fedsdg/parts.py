@@ -55,7 +55,7 @@ def _meanings(module: str) -> dict[str, dict[str, str]]:
     """
     try:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
-    except (OSError, TypeError):
+    except (KeyError, OSError, TypeError):  # Of a notebook, or of a text that was executed.
         return {}
     meanings: dict[str, dict[str, str]] = {}
     for part in (node for node in tree.body if isinstance(node, ast.ClassDef)):

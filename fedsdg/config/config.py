@@ -251,6 +251,7 @@ class Config(Part):
             )
         skew, _, scenario = setting.partition("@")
         case = self.cases[scenario]
+        shared = ("trainable", "backbone", "federation", "partition", "adapters", "conditions")
         return Run(
             dataset=dataset,
             skew=skew,
@@ -258,13 +259,8 @@ class Config(Part):
             seed=seed,
             partition_seed=seed if self.partition_seed is None else self.partition_seed,
             method=self.scenarios[scenario].entry(entry) if scenario else entry,
-            trainable=self.trainable,
-            backbone=self.backbone,
-            federation=case.federation,
-            partition=self.partition,
             training=case._training_of(entry),
-            adapters=self.adapters,
-            conditions=case.conditions,
+            **{key: getattr(case, key) for key in shared},
         )
 
     def _training_of(self, entry: Entry) -> Training:

@@ -13,21 +13,17 @@ from fedsdg.data.skew import parse_skew
 from fedsdg.errors import ConfigError, shortened
 from fedsdg.parts import Natural, Several
 
-LONGEST_NAME = 100
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]{0,99}")
 """Folders and temporary files add to a name; file systems allow 255 bytes."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]*")
 _SKEWS = ("dirichlet", "quantity", "classes", "column", "iid")
 
 
 def require_name(text: str) -> str:
     """Return a name that may be part of a path, or raise ConfigError."""
     if not _NAME.fullmatch(text):
-        signs = "letters, digits, '.', '_', '+', '~' and '-'"
-        raise ConfigError(f"is {shortened(text)}, but must be made of {signs}")
-    if len(text) > LONGEST_NAME:
         raise ConfigError(
-            f"is {shortened(text)}, {len(text)} characters long, but may have at most "
-            f"{LONGEST_NAME}, since it names a folder"
+            f"is {shortened(text)}, {len(text)} characters long, but must be made of letters, "
+            "digits, '.', '_', '+', '~' and '-', at most 100, since it names a folder"
         )
     return text
 

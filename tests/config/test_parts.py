@@ -162,6 +162,13 @@ def test_parameters_reach_into_inner_parts():
         parameters(Pepper(), Pepper())
 
 
+def test_a_text_that_is_executed_may_define_a_part():
+    names = {"__name__": "nowhere", "Part": Part}
+    exec("class Leek(Part):\n    length: int = 3\n    'in cm'\n", names)
+    assert names["Leek"](length=4).length == 4
+    assert Pepper.model_fields["grains"].description == "how many"
+
+
 def test_values_of_parameters_are_checked():
     known = parameters(Pepper())
     assert checked({"grains": 4}, known) == {"grains": 4}
