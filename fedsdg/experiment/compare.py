@@ -32,7 +32,6 @@ from fedsdg.experiment.summary import write_summary
 from fedsdg.files.places import ARENAS, RECORDS, run_below, shipped
 from fedsdg.files.yaml_text import read_yaml_file
 
-Rows = list[dict[str, Any]]
 KEYS = ("experiment", "methods", "plugins", "search")
 """What a config of newcomers may say; all else is the arena's."""
 
@@ -198,7 +197,7 @@ def _newcomers(places: Sequence[str]) -> dict[str, Any]:
 
 
 def _require_pairs(
-    arena: Config, config: Config, record: Path, rows: Rows, results: Path
+    arena: Config, config: Config, record: Path, rows: list[dict[str, Any]], results: Path
 ) -> Agreement:
     """Draw every partition and compare its hash; do rounds of FedAvg's first run again.
 
@@ -214,7 +213,7 @@ def _require_pairs(
     first = next(row for row in rows if row["method"].startswith("fedavg"))
     entry = arena.method(first["method"])
     task = task_of(arena, arena.run(first["dataset"], first["skew"], entry, first["seed"]), results)
-    backbone(arena.backbone, arena.backbones[arena.backbone], task.backbone)
+    backbone(arena.backbone, task.recipe, task.backbone)
     agreement = recheck(task, record, first)
     if agreement.paired is None:
         raise ValueError(
@@ -232,12 +231,8 @@ def _combine(
     write_summary(results / f"runs/{config.experiment}", made)
     parts = []
     for part, labels in ((made, {*here}), (record, {*rivals} - {*here})):
-        wanted = [
-            row
-            for row in recorded_runs(part)
-            if row["method"] in labels and row["seed"] in config.seeds
-        ]
-        parts.append((part, [run_below(row) for row in wanted]))
+        rows = [row for row in recorded_runs(part) if row["method"] in labels]
+        parts.append((part, [run_below(row) for row in rows if row["seed"] in config.seeds]))
     join(parts, folder / "records")
     searches = (record / "search.json", results / f"search/{config.experiment}.json")
     found = [files.read_json(file) for file in searches if file.is_file()]

@@ -27,7 +27,7 @@ from fedsdg.config.config import Config
 from fedsdg.data.partition import partition_clients
 from fedsdg.data.skew import parse_skew
 from fedsdg.experiment.material import load_images
-from fedsdg.experiment.small_federation import CLASSES, SECTIONS, Trial, after, arrays, contents
+from fedsdg.experiment.small_federation import CLASSES, SECTIONS, Trial, arrays, contents
 from fedsdg.experiment.training import Training
 from fedsdg.federation import rounds
 from fedsdg.federation.checkpoints import Checkpoints
@@ -89,19 +89,19 @@ def rounds_end_with_finite_numbers(trial: Trial) -> None:
 
 def the_same_seed_gives_the_same_bytes(trial: Trial) -> None:
     """The same seed gives the same bytes."""
-    _require_same(trial.whole, after(trial.federation()), "a second run")
+    _require_same(trial.whole, trial.federation().advance(), "a second run")
 
 
 def a_resumed_run_is_the_whole_run(trial: Trial) -> None:
     """From a checkpoint on the rest is the same, bit for bit."""
     half = trial.whole.done // 2
-    first = after(trial.federation_in_another_process(), half)
+    first = trial.federation_in_another_process().advance(half)
     later = trial.federation_in_another_process()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         checkpoints = Checkpoints(Path(folder), {})
         first.save(checkpoints)
         later.restore(checkpoints)
-    _require_same(trial.whole, after(later), f"a run that is resumed after round {half}")
+    _require_same(trial.whole, later.advance(), f"a run that is resumed after round {half}")
 
 
 def _require_same(expected: Training, found: Training, what: str) -> None:
@@ -116,7 +116,7 @@ def _require_same(expected: Training, found: Training, what: str) -> None:
 
 def no_client_depends_on_another(trial: Trial) -> None:
     """A client that trains alone ends where it ends beside others."""
-    first = after(trial.federation(), 1)
+    first = trial.federation().advance(1)
     setup = first.setup
     _, tasks = rounds.begin(setup, first.server, first.store, 2)
     arguments = (setup.layout.of_round(2), tasks, setup.phases, "round 2")
@@ -147,7 +147,7 @@ def it_learns(trial: Trial) -> None:
     """Clients learn their classes."""
     if trial.kind in ("attack", "condition"):  # They are not there to help.
         return
-    runs = [after(trial.federation(rate=rate)) for rate in RATES]
+    runs = [trial.federation(rate=rate).advance() for rate in RATES]
     reached = max(run.records.rounds[-1]["expected_accuracy"] for run in runs)
     if reached < LEARNED:
         raise Failure(
@@ -228,7 +228,7 @@ def declared_values(info: FieldInfo) -> list[Any]:
 def _outcome(trial: Trial, values: tuple[tuple[str, Any], ...]) -> Any:
     """Return a hash of two rounds, or the sentence with which a part refuses the values."""
     try:
-        return hash(frozenset(contents(after(trial.federation(**dict(values)), 2)).items()))
+        return hash(frozenset(contents(trial.federation(**dict(values)).advance(2)).items()))
     except Exception as error:
         if isinstance(error, ValueError | FloatingPointError) and not isinstance(error, RuleFault):
             return str(error)
@@ -246,16 +246,10 @@ def _require_close(found: Any, expected: Any, what: str, share: float = 1e-7) ->
 # --- Methods, plugins and configs -----------------------------------------------------------------
 
 PROPERTIES: tuple[Callable[[Trial], None], ...] = (
-    rounds_end_with_finite_numbers,
-    the_same_seed_gives_the_same_bytes,
-    a_resumed_run_is_the_whole_run,
-    no_client_depends_on_another,
-    any_order_of_clients_is_the_same,
-    what_comes_in_stays_as_it_is,
-    it_learns,
-    float32_gives_the_same_as_float64,
-    gradients_are_derivatives,
-    parameters_have_an_effect,
+    *(rounds_end_with_finite_numbers, the_same_seed_gives_the_same_bytes),
+    *(a_resumed_run_is_the_whole_run, no_client_depends_on_another),
+    *(any_order_of_clients_is_the_same, what_comes_in_stays_as_it_is, it_learns),
+    *(float32_gives_the_same_as_float64, gradients_are_derivatives, parameters_have_an_effect),
 )
 
 

@@ -44,10 +44,7 @@ def execute(task: Task, progress: Progress = lambda _: None, *, trace: int = 0) 
         material = load_material(task.source, task.backbone, settings.device)
         partition = get_or_make(task, material.data)
         key = task.key(partition.sha256, material.backbone_hash)
-        facts |= {
-            "partition_hash": partition.sha256,
-            "backbone_hash": material.backbone_hash,
-        }
+        facts |= {"partition_hash": partition.sha256, "backbone_hash": material.backbone_hash}
 
         def run(folder: Path) -> None:
             device = material.samples.images.device

@@ -143,35 +143,26 @@ def expected_best(scores: Sequence[float]) -> list[float]:
     ]
 
 
-def bounded_space(
-    space: Mapping[str, Axis], cells: Mapping[str, tuple[Run, np.ndarray]]
-) -> dict[str, Axis]:
-    """Return a search space with `bound` as a number, the largest over the cells of the search.
+def bounded(axis: Interval, cells: Mapping[str, tuple[Run, np.ndarray]]) -> Interval:
+    """Return a range of eta_m with `bound` as a number, the largest over the cells of the search.
 
     Args:
-        space: The axis of each parameter.
+        axis: The range.
         cells: By name, a run in each cell, and the training samples [K] of its clients.
 
     Raises:
-        ValueError: A range ends below its bound.
+        ValueError: The range ends below its bound.
     """
-    bounded = dict(space)
-    for name, axis in space.items():
-        if not isinstance(axis, Interval) or axis.low is not None:
-            continue
-        rates = {
-            cell: GATE_STEPS / median_steps(sizes, run) for cell, (run, sizes) in cells.items()
-        }
-        cell = max(rates, key=rates.__getitem__)
-        least = rounded_up(rates[cell])
-        if least >= axis.high:
-            raise ValueError(
-                f"search.space: {name} ends at {axis.high:g}, but gates need {least:g} to move by "
-                f"{GATE_STEPS:g} in the steps of a median client ({cell}); raise the end, or "
-                "federation.rounds"
-            )
-        bounded[name] = replace(axis, low=least)
-    return bounded
+    rates = {cell: GATE_STEPS / median_steps(sizes, run) for cell, (run, sizes) in cells.items()}
+    cell = max(rates, key=rates.__getitem__)
+    least = rounded_up(rates[cell])
+    if least >= axis.high:
+        raise ValueError(
+            f"search.space: eta_m ends at {axis.high:g}, but gates need {least:g} to move by "
+            f"{GATE_STEPS:g} in the steps of a median client ({cell}); raise the end, or "
+            "federation.rounds"
+        )
+    return replace(axis, low=least)
 
 
 def median_steps(sizes: np.ndarray, run: Run) -> float:

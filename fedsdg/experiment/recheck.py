@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,10 +87,7 @@ def recheck(task: Task, record: Path, row: Mapping[str, Any], most: int = ROUNDS
         return _no_pair(row, "; ".join(differing))
     device = material.samples.images.device
     with threads(run.training.threads), repeatable(device, tf32=run.training.precision == "tf32"):
-        training = Training(build(run, material, partition))
-        for _ in islice(training.rounds(), most):
-            pass
-    made = training.records
+        made = Training(build(run, material, partition)).advance(most).records
     return compared(record, row, {"rounds": made.rounds, "clients": made.clients})
 
 

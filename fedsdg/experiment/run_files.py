@@ -58,18 +58,13 @@ def _model_facts(run: Run, material: Material) -> dict[str, Any]:
     """Return what the models of a run take, for those who use them elsewhere."""
     facts = material.data.facts
     own_data = ("size", "channels", "fit") if "classes" in facts else ()
-    pictures = material.pictures
+    images = {key: value for key, value in vars(material.pictures).items() if key != "stored"}
     backbone = material.backbone
     return {
         "data": material.data.sha256,
         "classes": list(facts.get("classes", ())),
         "stored": {key: facts[key] for key in own_data if key in facts},
-        "images": {
-            "size": pictures.size,
-            "channels": pictures.channels,
-            "mean": list(pictures.mean),
-            "std": list(pictures.std),
-        },
+        "images": images,
         "backbone": backbone and {"name": run.backbone, "sha256": backbone.sha256},
         "save": run.training.save,
         "precision": run.training.precision,

@@ -21,7 +21,7 @@ from fedsdg.config.data_sets import dataset_name
 from fedsdg.config.search import Axis, Interval
 from fedsdg.errors import hint
 from fedsdg.experiment.grid import Runner, runner
-from fedsdg.experiment.points import bounded_space, edge, expected_best, points
+from fedsdg.experiment.points import bounded, edge, expected_best, points
 from fedsdg.experiment.runs import RESULTS, Task, task_of
 from fedsdg.experiment.store import RESULT, store_failure, stored_failure, stored_run
 
@@ -30,6 +30,9 @@ SHARE = 0.5
 FINALISTS = 3
 OWN_FAULTS = ("FloatingPointError: ", "ValueError: ")
 """How the sentence of a failure begins that the values of a trial are to blame for."""
+TUNED = """# Found by `fedsdg search` for {experiment}; the config names this file as
+# `tuned`, and its values are laid over the entries of `methods`.
+"""
 CRITERION = (
     "validation accuracy of clients' own models, mean over clients, over the evaluations of the "
     "last quarter of the rounds, and over data sets, settings and seeds; a run that failed counts 0"
@@ -163,29 +166,34 @@ def search(
             left += _run(runs, [trial for row in rows for trial in row.finalists], only)
     if left:
         print(f"search: {left} runs are left; give the same command to go on", file=sys.stderr)
+    facts = {row.label: row.facts() for row in rows}
     found = {
         "experiment": config.experiment,
         "criterion": CRITERION,
         "seeds": list(config.search.seeds),
         "share_of_rounds": SHARE,
-        "methods": {row.label: row.facts() for row in rows},
+        "methods": facts,
     }
     files.write_json(output, found)
-    files.write_bytes(output.with_suffix(".tuned.yaml"), tuned_values(found).encode())
+    values = {label: row["best"]["parameters"] for label, row in facts.items() if row["best"]}
+    text = yaml.safe_dump(values, default_flow_style=None, sort_keys=False, width=1000)
+    head = TUNED.format(experiment=config.experiment)
+    files.write_bytes(output.with_suffix(".tuned.yaml"), (head + text).encode())
     return found
 
 
 def _row(runs: Runner, label: str, seed: int) -> Row:
     """Return a row of the config with its trials."""
     space = runs.config.space[label]
-    if any(isinstance(axis, Interval) and axis.low is None for axis in space.values()):
+    axis = space.get("eta_m")
+    if isinstance(axis, Interval) and axis.low is None:
         tasks = _tasks(runs, label, {}, [seed], 1.0)
         prepared = runs.prepare(tasks)
         cells = {
             f"{task.run.dataset}, {task.run.setting}": (task.run, prepared[task.partition].sizes)
             for task in tasks
         }
-        space = bounded_space(space, cells)
+        space = {**space, "eta_m": bounded(axis, cells)}
     trials = []
     for number, values in enumerate(points(space, runs.config.search.trials)):
         trials.append(Trial(number, values, _tasks(runs, label, values, [seed], SHARE)))
@@ -285,13 +293,3 @@ def summary_lines(found: Mapping[str, Any]) -> list[str]:
             line += f"; {name} lies at the {side} edge of its range: widen it"
         lines.append(line)
     return lines
-
-
-def tuned_values(found: Mapping[str, Any]) -> str:
-    """Return the winners as `tuned: FILE` of a config reads them: label → values, in YAML."""
-    rows = found["methods"].items()
-    values = {label: row["best"]["parameters"] for label, row in rows if row["best"] is not None}
-    return (
-        f"# Found by `fedsdg search` for {found['experiment']}; the config names this file as\n"
-        "# `tuned`, and its values are laid over the entries of `methods`.\n"
-    ) + yaml.safe_dump(values, default_flow_style=None, sort_keys=False, width=1000)

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass, replace
 from functools import cache, cached_property
-from itertools import islice
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -69,33 +68,6 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "condition": lambda given: {"conditions": {"others": [given]}},
 }
 """What a config says to use a part, by its kind."""
-
-
-def federation(changed: Mapping[str, Any], trace: int = 0) -> Training:
-    """Put a federation together.
-
-    Args:
-        changed: What is laid over `CONFIG`.
-        trace: Compute the values of terms for each batch whose number it divides; 0: never.
-
-    Raises:
-        ConfigError: Values do not go together, or do not suit so few clients.
-    """
-    try:
-        config = Config.read(overlay(CONFIG, changed))
-    except ConfigError:  # Some rules need all clients in a round.
-        everyone = {"federation": {"clients_per_round": CLIENTS}}
-        config = Config.read(overlay(overlay(CONFIG, changed), everyone))
-    run = next(config.runs())
-    material = _material()
-    return Training(build(run, material, draw(run, material.data), trace=trace))
-
-
-def after(training: Training, most: int | None = None) -> Training:
-    """Return a federation after the rounds that are left, or some of them."""
-    for _ in islice(training.rounds(), most):
-        pass
-    return training
 
 
 def contents(training: Training) -> dict[str, Any]:
@@ -175,13 +147,23 @@ class Trial:
         """Return the federation before its first round.
 
         Args:
-            trace: As for `federation`.
+            trace: Compute the values of terms for each batch whose number it divides; 0: never.
             rate: The learning rate of shared and private parameters.
             **values: Parameters of the part.
+
+        Raises:
+            ConfigError: Values do not go together, or do not suit so few clients.
         """
         changed = SECTIONS[self.kind]({"type": self.name, **values})
         training = {"eta_g": rate, "eta_p": rate, **changed.pop("training", {})}
-        return federation({**changed, "training": training}, trace)
+        content = overlay(CONFIG, {**changed, "training": training})
+        try:
+            config = Config.read(content)
+        except ConfigError:  # Some rules need all clients in a round.
+            config = Config.read(overlay(content, {"federation": {"clients_per_round": CLIENTS}}))
+        run = next(config.runs())
+        material = _material()
+        return Training(build(run, material, draw(run, material.data), trace=trace))
 
     def federation_in_another_process(self) -> Training:
         """Return the federation as if the plugin had just been imported."""
@@ -204,7 +186,7 @@ class Trial:
                 if name in dir(cls):
                     watched = self._watched(getattr(cls, name), WRITES[name])
                     stack.enter_context(mock.patch.object(cls, name, watched))
-            return after(self.federation(trace=1))
+            return self.federation(trace=1).advance()
 
     def _watched(self, method: Callable[..., Any], writes: tuple[str, ...]) -> Callable[..., Any]:
         """Return a method that records what it is given, and notes what it changes of that."""

@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from fedsdg.experiment.interruption import Stopped, stopped_by_signals
 from fedsdg.federation import rounds
@@ -73,6 +74,12 @@ class Training:
             self.records.clients += record.clients
             self.records.timings.append(record.timings)
             yield record.round
+
+    def advance(self, most: int | None = None) -> Self:
+        """Do the rounds that are left, or so many of them, and return itself."""
+        for _ in islice(self.rounds(), most):
+            pass
+        return self
 
     def save(self, checkpoints: Checkpoints) -> bool:
         """Save the state after the last round that is done, and return whether that was possible.

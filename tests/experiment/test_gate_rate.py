@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedsdg.config.search import Interval
-from fedsdg.experiment.points import bounded_space, median_steps, rounded_up
+from fedsdg.experiment.points import bounded, median_steps, rounded_up
 from tests.experiment.conftest import tiny
 
 
@@ -28,12 +28,11 @@ def test_steps_of_a_median_client(folder):
 def test_the_bound_is_the_largest_of_the_cells_and_rounded_up(folder):
     everyone = run(clients=3, clients_per_round=3)
     cells = {"few": (everyone, np.array([16] * 3)), "many": (everyone, np.array([112] * 3))}
-    space = {"eta_m": Interval(None, 1.0, True), "eta_g": (0.1, 0.2)}
-    bounded = bounded_space(space, cells)
-    assert bounded == {"eta_m": Interval(0.025, 1.0, True), "eta_g": (0.1, 0.2)}
-    assert bounded_space(space, {"many": cells["many"]})["eta_m"].low == rounded_up(3 / 840)
+    axis = Interval(None, 1.0, True)
+    assert bounded(axis, cells) == Interval(0.025, 1.0, True)
+    assert bounded(axis, {"many": cells["many"]}).low == rounded_up(3 / 840)
     with pytest.raises(ValueError, match="eta_m ends at 0.02, but gates need 0.025 .*few"):
-        bounded_space({"eta_m": Interval(None, 0.02, True)}, cells)
+        bounded(Interval(None, 0.02, True), cells)
 
 
 @pytest.mark.parametrize(("value", "expected"), [(3 / 840, 0.003572), (0.5, 0.5), (1234.1, 1235)])
