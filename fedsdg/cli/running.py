@@ -21,6 +21,7 @@ from fedsdg.cli.command import (
     Text,
     Words,
     answer,
+    print_remarks,
     remark,
     require_writable,
 )
@@ -71,6 +72,7 @@ def run(
     config, task = chosen(given, method, dataset, skew, seed)
     if config.methods != given.methods:
         remark(f"{method} is not in the config: it runs with its defaults and the config's rates")
+    print_remarks(config)
     folder = output or task.folder
     assert folder is not None
     failure = run_here(config, replace(task, folder=folder), trace=trace or 0)
@@ -133,6 +135,7 @@ def grid(
     from fedsdg.experiment.grid import run_grid
 
     require_known(config.tables or (), config.figures or ())
+    print_remarks(config)
     failed = run_grid(config, jobs=jobs, only=only, minutes=minutes)
     for line in failed:
         remark(f"failed: {line}")
