@@ -221,7 +221,7 @@ def test_a_stopped_grid_goes_on_with_the_same_bytes(folder, made_backbone, forke
     assert names == {k.partition("results/")[2]: v for k, v in undisturbed.items()}
 
 
-def test_a_grid_that_is_stopped_before_its_first_run_says_so(tmp_path):
+def test_a_grid_that_is_stopped_before_its_first_run_says_so(folder):
     said = "stopped: no run had begun; the same command goes on from there"
-    with pytest.raises(Stopped, match=said), runner(tiny(), "tiny", tmp_path, 1, None):
+    with pytest.raises(Stopped, match=said), runner(tiny(), "tiny", folder, 1, None):
         raise Stopped(signal.SIGTERM)
