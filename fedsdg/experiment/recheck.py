@@ -66,9 +66,10 @@ class Agreement:
             return f"not paired with the record: {'; '.join(self.differs)}"
         if self.exactly:
             return f"paired exactly: {self.run} comes out bit for bit"
+        agree = f"agree to {self.largest:.0e}" if self.largest else "are equal"
         return (
             f"paired by federation: {self.run} has the same clients, cohorts and first values, and "
-            f"its losses agree to {self.largest:.0e} in the first round"
+            f"its losses {agree} in the first round"
         )
 
 
