@@ -16,6 +16,8 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
+from fedsdg.config import plugins  # noqa: E402
+
 # The same examples each time; HYPOTHESIS_PROFILE=explore looks for new ones.
 settings.register_profile("same", derandomize=True, print_blob=True, deadline=None)
 settings.register_profile("explore", print_blob=True, deadline=None)
@@ -30,3 +32,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files with most slow tests first: at the end no process waits long for the others."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _plugins_are_forgotten():
+    """What the tests of a file load as plugins is unknown to those of the next."""
+    tables = [plugins.METHODS, plugins.DATASETS, plugins._LOADED]
+    tables += [kind.registry for kind in plugins.KINDS]
+    before = [dict(table) for table in tables]
+    yield
+    for table, content in zip(tables, before, strict=True):
+        table.clear()
+        table.update(content)

@@ -150,6 +150,14 @@ def remark(text: str) -> None:
     print(f"fedsdg: {text}", file=sys.stderr, flush=True)
 
 
+def print_remarks(config: Config) -> None:
+    """Say what the config allows and may not mean."""
+    from fedsdg.config.remarks import remarks
+
+    for text in remarks(config):
+        remark(text)
+
+
 def require_writable(*places: str | Path) -> None:
     """Refuse files or folders that cannot be written, before anything is computed.
 

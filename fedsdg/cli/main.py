@@ -114,6 +114,8 @@ def _fail(error: Exception) -> int:
         sentence = f"{message}; see '{path} --help'"
     elif isinstance(error, OSError) and error.filename is not None and sentence[:1] == "[":
         sentence = f"{error.filename2 or error.filename}: {error.strerror}"
+    elif isinstance(error, OSError) and sentence[:1] == "[":
+        sentence = str(error.strerror)
     try:
         print(end="", flush=True)
     except OSError as full:

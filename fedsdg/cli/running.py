@@ -19,6 +19,7 @@ from fedsdg.cli.command import (
     Number,
     Words,
     answer,
+    print_remarks,
     remark,
     require_writable,
 )
@@ -69,6 +70,7 @@ def run(
     config, task = notebook.chosen(given, method, dataset, skew, seed)
     if config.methods != given.methods:
         remark(f"{method} is not in the config: it runs with its defaults and the config's rates")
+    print_remarks(config)
     folder = output or task.folder
     assert folder is not None
     failure = grid.run_here(config, replace(task, folder=folder), trace=trace or 0)
@@ -132,6 +134,7 @@ def grid(
     from fedsdg.experiment import grid, summary
 
     render.require_known(config.tables or (), config.figures or ())
+    print_remarks(config)
     failed = grid.run_grid(config, jobs=jobs, only=only, minutes=minutes)
     for line in failed:
         remark(f"failed: {line}")

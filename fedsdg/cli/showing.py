@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from fedsdg.cli.command import Laid, Words, answer, remark
+from fedsdg.cli.command import Laid, Words, answer, print_remarks, remark
 
 if TYPE_CHECKING:
     from fedsdg.config.config import Config
@@ -66,6 +66,7 @@ def check(
 def _check_config(config: Config, brief: bool, json: bool) -> None:
     from fedsdg.analysis.render import require_known
     from fedsdg.experiment.conformance import require_runnable
+    from fedsdg.experiment.material import load_images
 
     require_known(config.tables or (), config.figures or ())
     require_runnable(config)
@@ -81,6 +82,11 @@ def _check_config(config: Config, brief: bool, json: bool) -> None:
     answer(json, facts, [f"{config.experiment}: {product} = {runs} runs"])
     if untuned:
         remark(f"there are no values for {', '.join(untuned)}; 'fedsdg search' finds them")
+    for source in config.datasets:
+        if not isinstance(source, str):
+            for note in load_images(source).notes:
+                remark(f"{source.name}: {note}")
+    print_remarks(config)
 
 
 def methods(name: Words = (), *, plugin: Words = (), json: bool = False) -> None:

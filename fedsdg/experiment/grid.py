@@ -112,11 +112,12 @@ def runner(
             with stopped_by_signals():
                 yield Runner(config, pool, results, progress, deadline)
         except Stopped as stop:
-            raise Stopped(
-                stop.args[0],
-                f"stopped: {progress.finished_runs} of {progress.runs} runs are finished, and the "
-                "rounds that others had done are saved; the same command goes on from there",
-            ) from None
+            kept = "no run had begun"
+            if progress.runs:
+                finished = f"{progress.finished_runs} of {progress.runs} runs are finished"
+                kept = f"{finished}, and the rounds that others had done are saved"
+            sentence = f"stopped: {kept}; the same command goes on from there"
+            raise Stopped(stop.args[0], sentence) from None
 
 
 def run_grid(

@@ -130,9 +130,10 @@ def compared(
         return _no_pair(row, f"training losses of the first round differ by {largest:.1e}")
     if exactly:
         return Agreement(run, "exactly", f"paired exactly: {run} comes out bit for bit", largest)
+    agree = f"agree to {largest:.0e}" if largest else "are equal"
     sentence = (
         f"paired by federation: {run} has the same clients, cohorts and first values, and "
-        f"its losses agree to {largest:.0e} in the first round"
+        f"its losses {agree} in the first round"
     )
     return Agreement(run, "by federation", sentence, largest)
 

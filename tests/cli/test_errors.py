@@ -116,6 +116,16 @@ def test_a_signal_ends_a_run_with_a_sentence(number, code, here, tmp_path):
     assert "the same command" in sentence
 
 
+def test_a_full_disk_is_said_without_the_number_of_the_error(refused, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "x cannot be written (No space left on device); make room")
+
+    monkeypatch.setattr("fedsdg.config.layers.load", fail)
+    assert refused("check").endswith(
+        "error: x cannot be written (No space left on device); make room"
+    )
+
+
 def test_a_failing_run_exits_with_one_and_its_records_say_why(here, capsys):
     words = ["run", "--config", "tiny.yaml", "--method", "fedavg", "--output", "failed"]
     words += ["--set", "training.optimiser=sgd", "training.eta_g=1.0e+38"]

@@ -11,7 +11,14 @@ import pytest
 
 from fedsdg.config.layers import load
 from fedsdg.experiment import compare
-from fedsdg.experiment.recheck import SAME_LOSS, compared, recheck, recheck_record, recorded_runs
+from fedsdg.experiment.recheck import (
+    SAME_LOSS,
+    Agreement,
+    compared,
+    recheck,
+    recheck_record,
+    recorded_runs,
+)
 from fedsdg.experiment.runs import task_of
 from fedsdg.files.records import read_parquet
 
@@ -229,3 +236,7 @@ def test_the_commit_alone_says_which_runs_are_done_again():
         for salt in ("a1b2", "a1b2", "c3d4")
     )
     assert first == again != other
+
+
+def test_losses_that_are_equal_are_said_to_be_so():
+    assert "its losses are equal in the first round" in Agreement("one", largest=0.0).sentence

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from fedsdg.experiment.execution import record_failure
-from fedsdg.experiment.grid import run_grid, selected
+from fedsdg.experiment.grid import run_grid, runner, selected
+from fedsdg.experiment.interruption import Stopped
 from fedsdg.experiment.runs import tasks_of
 from fedsdg.experiment.store import RECORDS, store_folder
 from fedsdg.files import changed_file, read_json
@@ -217,3 +218,9 @@ def test_a_stopped_grid_goes_on_with_the_same_bytes(folder, made_backbone, forke
     )
     names = {k.partition("results/")[2]: v for k, v in made.items()}
     assert names == {k.partition("results/")[2]: v for k, v in undisturbed.items()}
+
+
+def test_a_grid_that_is_stopped_before_its_first_run_says_so(folder):
+    said = "stopped: no run had begun; the same command goes on from there"
+    with pytest.raises(Stopped, match=said), runner(tiny(), "tiny", folder, 1, None):
+        raise Stopped(signal.SIGTERM)
