@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, get_args, get_origin
+from collections.abc import Iterable, Iterator
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -60,12 +60,15 @@ _OF_ENTRIES = ("type", "name")
 _YAML_HINT = " (YAML reads 1e-4 as text: write 0.0001 or 1.0e-4)"
 
 
-def error_sentence(error: ValidationError, model: type[BaseModel], place: str = "") -> ConfigError:
+def error_sentence(
+    error: ValidationError, model: type[BaseModel], given: Any, place: str = ""
+) -> ConfigError:
     """Turn the first error of pydantic into one sentence.
 
     Args:
         error: The errors of validating values by the model.
         model: It knows the keys that there are, and what they mean.
+        given: The values.
         place: Where the values stand in the config.
 
     Returns:
@@ -76,8 +79,7 @@ def error_sentence(error: ValidationError, model: type[BaseModel], place: str = 
     context = {key: _rounded(value) for key, value in first.get("ctx", {}).items()}
     of_a_key = kind in ("missing", "extra_forbidden", "invalid_key")
     location = first["loc"][:-1] if of_a_key else first["loc"]
-    inner_place, owner = _located(location, model)
-    place = joined(place, inner_place)
+    place = joined(place, _located(location, given))
     cause = context.get("error")
     if isinstance(cause, ConfigError):
         return cause.within(place)
@@ -85,7 +87,7 @@ def error_sentence(error: ValidationError, model: type[BaseModel], place: str = 
         return ConfigError(f": {cause}", place)
     key = str(first["loc"][-1]) if first["loc"] else ""
     form = _FORMS.get(kind) or _FORMS.get(kind.partition("_")[0], f"is {{value}}: {first['msg']}")
-    fields = getattr(owner, "model_fields", {})
+    fields = model.model_fields
     meaning = getattr(fields.get(key), "description", None)
     known = [name for name in fields if name not in _OF_ENTRIES or not {*_OF_ENTRIES} <= {*fields}]
     close = hint(key, known) if kind == "extra_forbidden" else ""
@@ -122,33 +124,19 @@ def _close_choice(value: Any, expected: str) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def _located(location: tuple[Any, ...], model: Any) -> tuple[str, Any]:
-    """Return a place in words, and the model of what stands there.
+def _located(location: tuple[Any, ...], given: Any) -> str:
+    """Return a place in words.
 
     A location also names the branches of unions, which are no keys; these are left out.
     """
     place = ""
-    annotation: Any = model
     for key in location:
-        owner = next(models_in(annotation), None)
-        names = _value_type(annotation)
-        if isinstance(key, int):
-            place = f"{place}[{key}]"
-        elif names is not None:
-            place = joined(place, str(key))
-            annotation = names
-        elif owner is not None and key in owner.model_fields:
-            place = joined(place, key)
-            annotation = owner.model_fields[key].annotation
-    return place, next(models_in(annotation), None)
-
-
-def _value_type(annotation: Any) -> Any:
-    """Return the type of the values if an annotation is of a mapping, else None."""
-    if get_origin(annotation) in (dict, Mapping):
-        return get_args(annotation)[1]
-    types = (_value_type(one) for one in get_args(annotation))
-    return next((one for one in types if one is not None), None)
+        try:
+            given = given[key]
+        except (KeyError, IndexError, TypeError):
+            continue
+        place = joined(place, f"[{key}]" if isinstance(key, int) else key)
+    return place
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -14,27 +14,25 @@ sentences, JSON schema and reference tables come from it. Never imports torch.
 
 from __future__ import annotations
 
-import ast
 import copy
-import inspect
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
 from fedsdg.errors import ConfigError, error_sentence, hint, shortened
-
-if TYPE_CHECKING:  # The class of models has no public name, which type checkers need.
-    from pydantic._internal._model_construction import ModelMetaclass as _ModelType
-else:
-    _ModelType = type(BaseModel)
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Part")
@@ -47,46 +45,11 @@ Natural = Annotated[int, Field(ge=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 
 
-@cache
-def _meanings(module: str) -> dict[str, dict[str, str]]:
-    """Return the strings below the fields of the classes of a module, by class and field.
-
-    Pydantic's own way parses a module once for each class.
-    """
-    try:
-        tree = ast.parse(inspect.getsource(sys.modules[module]))
-    except (KeyError, OSError, TypeError):  # Of a notebook, or of a text that was executed.
-        return {}
-    meanings: dict[str, dict[str, str]] = {}
-    for part in (node for node in tree.body if isinstance(node, ast.ClassDef)):
-        for field, text in pairwise(part.body):
-            match field, text:
-                case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(meaning))):
-                    meanings.setdefault(part.name, {})[name] = inspect.cleandoc(meaning)
-    return meanings
+# Where a base has a constant, a part may have a field.
+warnings.filterwarnings("ignore", "Field name .* shadows an attribute")
 
 
-class _PartType(_ModelType):
-    """Let a field take the place of a class attribute of a base, and read the fields' meanings."""
-
-    def __new__(mcs, *arguments: Any, **keywords: Any) -> type:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Field name .* shadows an attribute")
-            part: type[Part] = super().__new__(mcs, *arguments, **keywords)  # type: ignore[assignment]
-        for key, meaning in _meanings(part.__module__).get(part.__name__, {}).items():
-            if key in part.model_fields:
-                part.model_fields[key].description = meaning
-        return part
-
-    def __call__(cls, **values: Any) -> Any:
-        """Return an instance, or raise ConfigError in place of pydantic's error."""
-        try:
-            return super().__call__(**values)
-        except ValidationError as error:
-            raise error_sentence(error, cast("type[Part]", cls)) from None
-
-
-class Part(BaseModel, metaclass=_PartType):
+class Part(BaseModel):
     """A frozen model that refuses unknown keys and converts only whole numbers to floats.
 
     ``class Sgd(Optimiser, name="sgd")`` registers a part, so that configs can name it, under the
@@ -103,6 +66,7 @@ class Part(BaseModel, metaclass=_PartType):
         allow_inf_nan=False,
         arbitrary_types_allowed=True,
         defer_build=True,
+        use_attribute_docstrings=True,
     )
     registered_as: ClassVar[str] = ""
     "the name by which configs choose it"
@@ -125,6 +89,24 @@ class Part(BaseModel, metaclass=_PartType):
                 f"{cls.__qualname__} takes the name {name!r}, which exists; rename it"
             )
         cls.registry[name] = cls
+
+    def __init__(self, **values: Any) -> None:
+        """Check the values, each by itself and then together."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise error_sentence(error, type(self), values) from None
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _in_one_sentence(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Refuse values of a part within another: this part knows its own keys."""
+        try:
+            return validate(given)
+        except ValidationError as error:
+            raise error_sentence(error, cls, given) from None
 
     def model_post_init(self, _context: Any, /) -> None:
         """Check the fields together once each is right by itself."""
@@ -150,7 +132,7 @@ class Part(BaseModel, metaclass=_PartType):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            raise error_sentence(error, cls, place) from None
+            raise error_sentence(error, cls, given, place) from None
 
     def replaced(self, **values: Any) -> Self:
         """Return the part with other values of some fields, checked again."""
