@@ -1,23 +1,31 @@
-"""One run from its task to its records: load, train, store, copy."""
+"""One run from its task to its records: load, train, store, copy.
 
+A finished run is a folder: tables, `result.json`, `provenance.json` and, if it keeps them, models.
+"""
+
+import math
+import resource
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fedsdg import files
+from fedsdg.config.run import Run
 from fedsdg.experiment import store
 from fedsdg.experiment.building import build
-from fedsdg.experiment.gpu import repeatable, threads
-from fedsdg.experiment.material import load_material
-from fedsdg.experiment.partitions import get_or_make
-from fedsdg.experiment.run_files import write_run, write_tables
+from fedsdg.experiment.gpu import gpu_facts, repeatable, threads
+from fedsdg.experiment.material import Material, get_or_make, load_material
 from fedsdg.experiment.runs import Task
+from fedsdg.experiment.saved_models import ModelSaver, write_models
 from fedsdg.experiment.training import Progress, Records, Training
+from fedsdg.federation.accuracy import selected_round
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.records import COLUMNS
 from fedsdg.federation.setup import Setup
+from fedsdg.files import records as tables
 
 
 def execute(task: Task, progress: Progress = lambda _: None, *, trace: int = 0) -> str | None:
@@ -54,7 +62,7 @@ def execute(task: Task, progress: Progress = lambda _: None, *, trace: int = 0) 
                 training = train(task, setup, key, records, progress)
             for observer in setup.observers:
                 observer.complete(records.rounds, records.clients)
-            write_run(folder, task.run, material, key, training)
+            _write_run(folder, task.run, material, key, training)
 
         store.get_or_run(key, run)
         if task.folder is not None:
@@ -126,8 +134,115 @@ def record_failure(
     if task.folder is None:
         return sentence
     store.clear(task.folder)
-    write_tables(task.folder, records or Records())
+    _write_tables(task.folder, records or Records())
     files.write_json(task.folder / "provenance.json", files.provenance())
     files.write_json(task.folder / store.RESULT, {**facts, "status": "failed", "error": sentence})
     files.write_hashes(task.folder, store.RECORDS)
     return sentence
+
+
+# --- The files of a run ---------------------------------------------------------------------------
+
+
+def _write_tables(folder: Path, records: Records) -> None:
+    """Write the tables of a run, as far as it came."""
+    columns = records.columns
+    for name, rows, schema, more in (
+        ("rounds", records.rounds, tables.ROUNDS_SCHEMA, tables.more("rounds", columns)),
+        ("clients", records.clients, tables.CLIENTS_SCHEMA, tables.more("clients", columns)),
+        ("timings", records.timings, tables.TIMINGS_SCHEMA, None),
+    ):
+        tables.write_parquet(folder / f"{name}.parquet", rows, schema, more)
+
+
+def _write_run(folder: Path, run: Run, material: Material, key: str, training: Training) -> None:
+    """Write the files of a finished run with an address into a folder."""
+    _write_tables(folder, training.records)
+    for observer in training.setup.observers:
+        if isinstance(observer, ModelSaver):
+            facts = _model_facts(run, material) | {"address": key}
+            write_models(folder / store.MODELS, training.setup, observer.state, facts)
+    files.write_json(folder / store.RESULT, _outcome(run, training))
+    files.write_json(folder / "provenance.json", _provenance(run, material, key, training))
+
+
+def _model_facts(run: Run, material: Material) -> dict[str, Any]:
+    """Return what the models of a run take, for those who use them elsewhere."""
+    facts = material.data.facts
+    own_data = ("size", "channels", "fit") if "classes" in facts else ()
+    images = {key: value for key, value in vars(material.pictures).items() if key != "stored"}
+    backbone = material.backbone
+    return {
+        "data": material.data.sha256,
+        "classes": list(facts.get("classes", ())),
+        "stored": {key: facts[key] for key in own_data if key in facts},
+        "images": images,
+        "backbone": backbone and {"name": run.backbone, "sha256": backbone.sha256},
+        "save": run.training.save,
+        "precision": run.training.precision,
+    }
+
+
+def _outcome(run: Run, training: Training) -> dict[str, Any]:
+    """Return what a run has come to."""
+    rounds = training.records.rounds
+    evaluated = [row for row in rounds if row["evaluated"]]
+    selected = selected_round(training.records.clients)
+    layout = training.setup.layout
+    return {
+        "last": _metrics(evaluated[-1]),
+        "selected": _metrics(next(row for row in evaluated if row["round"] == selected)),
+        "quarter": last_quarter(rounds),
+        "rounds": run.federation.rounds,
+        "bytes_up": sum(row["bytes_up"] for row in rounds),
+        "bytes_down": sum(row["bytes_down"] for row in rounds),
+        "client_storage_bytes": training.store.bytes_per_client,
+        "communicated_parameters": layout.d,
+        "private_parameters": layout.own_parameters,
+        "personal_steps": sum(row["personal_steps"] for row in rounds),
+    }
+
+
+def _provenance(run: Run, material: Material, key: str, training: Training) -> dict[str, Any]:
+    """Return where, with what and at what cost a run was made."""
+    taken = material.backbone.facts.get("taken_from") if material.backbone else None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    kilobytes = 1024 if sys.platform != "darwin" else 1024**2  # macOS counts bytes
+    device = material.samples.images.device
+    return {
+        **files.provenance(),
+        "device": str(device),
+        **gpu_facts(device),
+        "threads": run.training.threads,
+        **({"data": dict(material.data.facts)} if material.data.facts else {}),
+        **({"backbone_taken_from": taken} if taken else {}),
+        "address": key,
+        **training.facts(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "peak_rss_mb": peak / kilobytes,
+    }
+
+
+def _metrics(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a round and its metrics; those of groups only if there are any."""
+    groups = {name: row[name] for name in tables.METRICS_OF_GROUPS if row.get(name) is not None}
+    return {"round": row["round"], **{name: row.get(name) for name in tables.METRICS}, **groups}
+
+
+def last_quarter(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return means over the evaluations of the last quarter of R rounds, those of rounds > 3R/4.
+
+    Args:
+        rounds: The record of all R rounds; the last one is evaluated.
+
+    Returns:
+        The mean of each metric, None if it has no value. `evaluations` is how many there are,
+        `round` the last of them.
+    """
+    quarter = [row for row in rounds if row["evaluated"] and 4 * row["round"] > 3 * len(rounds)]
+    means: dict[str, Any] = {"round": quarter[-1]["round"]}
+    for name in (*tables.METRICS, *tables.METRICS_OF_GROUPS):
+        values = [row[name] for row in quarter if row.get(name) is not None]
+        if values:
+            means[name] = math.fsum(values) / len(values)
+    return {**_metrics(means), "evaluations": len(quarter)}

@@ -11,9 +11,6 @@ a client how its accuracy is measured.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -27,7 +24,7 @@ from torch import Tensor
 from fedsdg import files, models
 from fedsdg.experiment import chance
 from fedsdg.experiment.saved_models import read_models
-from fedsdg.experiment.store import MODELS, RESULT
+from fedsdg.experiment.store import MODELS, RESULT, appearing
 from fedsdg.federation.conditions.difference import View
 from fedsdg.files.places import BACKBONE, RUN, filled
 from fedsdg.models.portable import HEAD
@@ -121,17 +118,11 @@ def export(
         "provenance": files.read_json(run / "provenance.json"),
         "rows": {row["client"]: row for row in rows.to_pylist()},
     }
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
+    with appearing(target) as folder:
         if frozen is not None:
-            _write_timm(frozen.model.state_dict(), frozen, temporary / "backbone", [])
+            _write_timm(frozen.model.state_dict(), frozen, folder / "backbone", [])
         for name, model in chosen.items():
-            _write_model(temporary / name, model, frozen, about)
-        temporary.chmod(run.stat().st_mode)
-        os.rename(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            _write_model(folder / name, model, frozen, about)
     return Exported(target, list(chosen), [] if clients else remarks)
 
 

@@ -5,17 +5,15 @@ method is complete before the second begins.
 """
 
 import contextlib
+import operator
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from fedsdg.config.config import Config
-from fedsdg.data.partition import TRAIN
 from fedsdg.data.sources import Source
 from fedsdg.errors import hint
 from fedsdg.experiment.backbones import backbone, backbone_sha256
@@ -33,8 +31,6 @@ class Prepared(NamedTuple):
     "SHA-256"
     backbone: str | None
     "SHA-256; None if all parameters are trained"
-    sizes: np.ndarray
-    "[K] training samples of every client"
     notes: list[str]
     "on the user's own data"
 
@@ -51,8 +47,8 @@ class Runner:
     deadline: float | None
     "the time of the monotonic clock after which no run is started"
 
-    def prepare(self, tasks: Sequence[Task]) -> dict[Path, Prepared]:
-        """Make the partitions and the backbone of runs; return what is known of each partition.
+    def keys(self, tasks: Sequence[Task]) -> list[str]:
+        """Make the partitions and the backbone of runs, and return the addresses of the runs.
 
         Raises:
             ValueError: The backbone, a data set or a partition cannot be had.
@@ -68,11 +64,6 @@ class Runner:
                 prepared[task.partition] = outcome
         for note in sorted({note for one in prepared.values() for note in one.notes}):
             self.progress.say(note)
-        return prepared
-
-    def keys(self, tasks: Sequence[Task]) -> list[str]:
-        """Return the addresses of runs, whose partitions and backbone are made."""
-        prepared = self.prepare(tasks)
         return [task.key(*prepared[task.partition][:2]) for task in tasks]
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, str | None]]:
@@ -127,6 +118,7 @@ def run_grid(
     jobs: int = 1,
     only: Sequence[str] = (),
     minutes: float | None = None,
+    done: Container[str] = (),
 ) -> list[str]:
     """Do the runs of a grid that are not done yet.
 
@@ -136,6 +128,7 @@ def run_grid(
         jobs: The number of runs side by side.
         only: The names that choose runs: data sets, settings, labels, `seed~0`; none: all.
         minutes: No run is started after this time.
+        done: Folders of runs that are not needed.
 
     Returns:
         A line for each run that failed.
@@ -145,7 +138,8 @@ def run_grid(
             partition cannot be had.
         Stopped: A signal ended it; what was done is saved.
     """
-    tasks = selected(list(tasks_of(config, results)), only)
+    wanted = [task for task in tasks_of(config, results) if task.run.folder not in done]
+    tasks = selected(wanted, only)
     failures = []
     with runner(config, config.experiment, results, jobs, minutes) as runs:
         keys = runs.keys(tasks)
@@ -209,11 +203,7 @@ def selected(tasks: Sequence[Task], only: Sequence[str]) -> list[Task]:
         if word not in known:
             raise ValueError(f"--only: {word!r} names nothing of the grid{hint(word, known)}")
     chosen = [names & set(only) or names for names in kinds]
-
-    def is_chosen(task: Task) -> bool:
-        return all(name in names for name, names in zip(_names(task), chosen, strict=True))
-
-    return [task for task in tasks if is_chosen(task)]
+    return [task for task in tasks if all(map(operator.contains, chosen, _names(task)))]
 
 
 def _names(task: Task) -> tuple[str, str, str, str]:
@@ -231,13 +221,11 @@ def prepare(task: Task, _note: Note | None = None) -> Prepared:
         task: The run.
         _note: A worker gives it, and it is not used.
     """
-    from fedsdg.experiment.material import load_images
-    from fedsdg.experiment.partitions import get_or_make
+    from fedsdg.experiment.material import get_or_make, load_images
 
     # First of all, so that what cannot be had or divided is known before anything is trained.
     own = load_images(task.source) if isinstance(task.source, Source) else None
     partition = get_or_make(task, own)
-    sizes = partition.counts(partition.split, 3)[:, TRAIN]
     sha256 = None
     if task.backbone is not None:
         seconds = task.checkpoint_seconds
@@ -245,7 +233,7 @@ def prepare(task: Task, _note: Note | None = None) -> Prepared:
         weights = backbone(name, task.recipe, task.backbone, checkpoint_seconds=seconds)
         sha256 = backbone_sha256(weights)
     notes = [f"{task.run.dataset}: {note}" for note in own.notes] if own is not None else []
-    return Prepared(partition.sha256, sha256, sizes, notes)
+    return Prepared(partition.sha256, sha256, notes)
 
 
 def _execute(task: Task, note: Note) -> str | None:

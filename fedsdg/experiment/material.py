@@ -1,5 +1,6 @@
-"""What runs share: a data set's images, prepared for the model, and the frozen backbone."""
+"""What runs share: images, prepared for the model, the partition, and the frozen backbone."""
 
+import contextlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -7,10 +8,15 @@ from pathlib import Path
 import torch
 
 from fedsdg.config import plugins
+from fedsdg.config.run import Run
 from fedsdg.data.datasets import ImageData
 from fedsdg.data.images import Pictures
+from fedsdg.data.partition import Partition, partition_clients
+from fedsdg.data.partition_files import read_partition, write_partition
 from fedsdg.data.reading import load
+from fedsdg.data.skew import parse_skew
 from fedsdg.data.sources import Source, built_in
+from fedsdg.experiment.runs import Task
 from fedsdg.federation.tasks import Samples
 from fedsdg.models import Backbone, CnnArchitecture, load_backbone
 
@@ -100,3 +106,49 @@ def prepare_material(data: ImageData, backbone: Backbone | None, device: str) ->
         labels=torch.from_numpy(data.labels).long().to(device),
     )
     return Material(data, pictures, samples, backbone)
+
+
+def get_or_make(task: Task, data: ImageData | None = None) -> Partition:
+    """Return the partition of a run: that of its file, or a new one, which is written there.
+
+    Args:
+        task: The run.
+        data: Its data set, which must be that of the file; None: it is one that does not change,
+            and hashing its images takes time.
+
+    Raises:
+        FileNotFoundError: The data set is not there.
+        ValueError: No draw gives every client enough samples.
+    """
+    run = task.run
+    expected = {
+        "dataset": run.dataset,
+        "skew": run.skew,
+        "seed": run.partition_seed,
+        "num_clients": run.federation.clients,
+        **dict(run.partition),
+    }
+    if data is not None:
+        expected["dataset_sha256"] = data.sha256
+    with contextlib.suppress(FileNotFoundError, ValueError):  # none, or a damaged one
+        partition = read_partition(task.partition)
+        if expected.items() <= {"test": "by-seed", **partition.facts}.items():
+            return partition
+    partition = draw(run, data or load_images(task.source))
+    write_partition(partition, task.partition)
+    return partition
+
+
+def draw(run: Run, data: ImageData) -> Partition:
+    """Divide a data set among the clients of a run.
+
+    Args:
+        run: The run.
+        data: Its data set.
+
+    Raises:
+        ValueError: No draw gives every client enough samples.
+    """
+    clients = int(run.federation.clients)
+    skew = parse_skew(run.skew)
+    return partition_clients(data, clients, skew, run.partition_seed, run.partition)

@@ -19,6 +19,8 @@ from fedsdg import files
 from fedsdg.config.config import Config
 from fedsdg.config.data_sets import dataset_name
 from fedsdg.config.search import Axis, Interval
+from fedsdg.data.partition import TRAIN
+from fedsdg.data.partition_files import read_partition
 from fedsdg.errors import hint
 from fedsdg.experiment.grid import Runner, runner
 from fedsdg.experiment.points import bounded, edge, expected_best, points
@@ -83,18 +85,18 @@ class Row:
         """Return what the file of the search says of it."""
         trials = [trial.facts() for trial in self.trials]
         scores = [trial["score"] for trial in trials if trial["score"] is not None]
-        best = None
-        edges = {}
-        for winner in _best_first(self.finalists)[:1]:
-            best = {"trial": winner.number, **winner.facts()}
-            sides = {name: edge(axis, winner.parameters[name]) for name, axis in self.space.items()}
-            edges = {name: side for name, side in sides.items() if side is not None}
+        best = next(iter(_best_first(self.finalists)), None)
+        values = best.parameters if best else {}
+        sides = {name: edge(self.space[name], value) for name, value in values.items()}
         return {
-            "space": {name: _plain(axis) for name, axis in self.space.items()},
+            "space": {
+                name: list(axis) if isinstance(axis, tuple) else vars(axis)
+                for name, axis in self.space.items()
+            },
             "planned": len(trials),
             "failed": sum(bool(trial["errors"]) for trial in trials),
-            "best": best,
-            "edges": edges,
+            "best": best and {"trial": best.number, **best.facts()},
+            "edges": {name: side for name, side in sides.items() if side},
             "expected_best": [round(score, 6) for score in expected_best(scores)],
             "trials": trials,
             "finalists": [trial.facts() for trial in self.finalists],
@@ -110,10 +112,6 @@ def _best_first(trials: Sequence[Trial]) -> list[Trial]:
         if all(trial.parameters != other.parameters for other in distinct):
             distinct.append(trial)
     return distinct
-
-
-def _plain(axis: Axis) -> Any:
-    return list(axis) if isinstance(axis, tuple) else vars(axis)
 
 
 def search(
@@ -188,11 +186,12 @@ def _row(runs: Runner, label: str, seed: int) -> Row:
     axis = space.get("eta_m")
     if isinstance(axis, Interval) and axis.low is None:
         tasks = _tasks(runs, label, {}, [seed], 1.0)
-        prepared = runs.prepare(tasks)
-        cells = {
-            f"{task.run.dataset}, {task.run.setting}": (task.run, prepared[task.partition].sizes)
-            for task in tasks
-        }
+        runs.keys(tasks)  # It makes their partitions.
+        cells = {}
+        for task in tasks:
+            drawn = read_partition(task.partition)
+            sizes = drawn.counts(drawn.split, 3)[:, TRAIN]
+            cells[f"{task.run.dataset}, {task.run.setting}"] = (task.run, sizes)
         space = {**space, "eta_m": bounded(axis, cells)}
     trials = []
     for number, values in enumerate(points(space, runs.config.search.trials)):

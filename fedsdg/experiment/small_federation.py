@@ -26,8 +26,7 @@ from fedsdg.config.scenarios import overlay
 from fedsdg.data.datasets import ImageData
 from fedsdg.errors import ConfigError
 from fedsdg.experiment.building import build
-from fedsdg.experiment.material import Material, prepare_material
-from fedsdg.experiment.partitions import draw
+from fedsdg.experiment.material import Material, draw, prepare_material
 from fedsdg.experiment.training import Training
 from fedsdg.federation.conditions.attack import Attackers
 from fedsdg.federation.terms import Term

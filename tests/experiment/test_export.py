@@ -21,8 +21,7 @@ from fedsdg.experiment import chance
 from fedsdg.experiment.evaluate import evaluate
 from fedsdg.experiment.execution import execute
 from fedsdg.experiment.export import export
-from fedsdg.experiment.material import load_images
-from fedsdg.experiment.partitions import get_or_make
+from fedsdg.experiment.material import get_or_make, load_images
 from fedsdg.experiment.runs import task_of
 from fedsdg.files import read_json
 from fedsdg.models import Architecture, build_backbone, save_backbone

@@ -87,7 +87,7 @@ def test_a_stopped_run_goes_on_with_the_same_bytes(folder, monkeypatch, round_):
 CHILD = """
 from fedsdg.config.layers import load
 from fedsdg.experiment.execution import execute
-from fedsdg.experiment.partitions import get_or_make
+from fedsdg.experiment.material import get_or_make
 from fedsdg.experiment.runs import tasks_of
 
 task = next(tasks_of(load(["tiny.yaml"], {settings})))
