@@ -340,7 +340,8 @@ def _shared(row: Row) -> dict[tuple[str, ...], Any]:
     skew, scenario = split_setting(row["skew"])
     training = config.get("training", {})
     own = (*_OF_A_RUN, *_OF_A_METHOD)
-    division = (row["dataset"], str(row["clients"]), skew, str(row["seed"]))
+    drawn = str(config.get("partition_seed", row["seed"]))
+    division = (row["dataset"], str(row["clients"]), skew, drawn)
     return {
         (scenario, ""): {k: v for k, v in config.items() if k not in own},
         (scenario, "training"): {k: v for k, v in training.items() if k not in _OWN_TRAINING},

@@ -257,7 +257,7 @@ class Config(Part):
             skew=skew,
             scenario=scenario,
             seed=seed,
-            partition_seed=seed if self.partition_seed is None else self.partition_seed,
+            partition_seed=seed if case.partition_seed is None else case.partition_seed,
             method=self.scenarios[scenario].entry(entry) if scenario else entry,
             training=case._training_of(entry),
             **{key: getattr(case, key) for key in shared},

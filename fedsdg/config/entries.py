@@ -135,19 +135,23 @@ def with_tuned(
 
     Returns:
         The entries, and the labels of those that are not tuned: they lack a value that their space
-        names, or are not in the last file and set no ``eta_g``.
+        names, or neither they nor their methods are in the last file and they set no ``eta_g``.
     """
     layers = [_tuned(file) for file in files]
     laid: list[Entry] = []
     untuned: set[str] = set()
     for entry in entries:
         label = entry.label
-        lacking = set(space.get(label, ())) - set(layers[-1].get(label) or ())
-        if lacking if label in layers[-1] else "eta_g" not in entry.training:
+        name = label
+        # A variant that is not searched takes the values of its method.
+        if label not in {*space, *layers[-1]} and "eta_g" not in entry.training:
+            name = entry.type
+        lacking = set(space.get(label, ())) - set(layers[-1].get(name) or ())
+        if lacking if name in layers[-1] else "eta_g" not in entry.training:
             untuned.add(label)
         values: dict[str, Any] = {}
         for layer in layers:
-            values |= layer.get(label) or {}
+            values |= layer.get(name) or {}
         laid.append(entry.with_values(values) if values else entry)
     return tuple(laid), frozenset(untuned)
 

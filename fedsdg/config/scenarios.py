@@ -7,7 +7,7 @@ from typing import Any
 
 from fedsdg.config.entries import Entry
 from fedsdg.errors import ConfigError, hint
-from fedsdg.parts import Part
+from fedsdg.parts import Natural, Part
 
 SECTIONS = ("federation", "training", "conditions")
 """The sections that a scenario may change."""
@@ -24,6 +24,8 @@ class Scenario(Part):
     "other keys of `conditions`"
     parameters: dict[str, Any] | None = None
     "values of all methods that have parameters of these names"
+    partition_seed: Natural | None = None
+    "the partition of this seed for all runs"
 
     def check_fields(self) -> None:
         """Refuse clients of its own."""
@@ -52,7 +54,10 @@ class Scenario(Part):
                 place = f"scenarios.{name}.parameters"
                 raise ConfigError(f": no method has a parameter {key!r}{hint(key, known)}", place)
         methods = [self.entry(entry) for entry in entries]
-        return overlay({**raw, "methods": methods, "scenarios": {}}, changes)
+        whole = {**raw, "methods": methods, "scenarios": {}}
+        if self.partition_seed is not None:
+            whole["partition_seed"] = self.partition_seed
+        return overlay(whole, changes)
 
     def entry(self, entry: Entry) -> Entry:
         """Return an entry of ``methods`` with the scenario's values of its parameters."""
