@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, PrivateAttr
 
 from fedsdg.config import consistency, data_sets, plugins
-from fedsdg.config.backbones import Backbone, Shape
+from fedsdg.config.backbones import Backbone
 from fedsdg.config.data_sets import dataset_name
 from fedsdg.config.entries import Entry, read_entries, with_tuned
 from fedsdg.config.run import Run
@@ -276,7 +276,5 @@ class Config(Part):
             training = training.replaced(optimiser=optimiser.replaced(weight_decay=0.0))
         if training.kernel != "auto":
             return training
-        # Models of timm are left to PyTorch unless the compiled pass is asked for by name.
-        known = isinstance(self.backbones[self.backbone], Shape)
-        compiled = known and not consistency.not_compiled(self, training)
-        return training.replaced(kernel="compiled" if compiled else "torch")
+        kernel = "compiled" if consistency.compiled(self, training) else "torch"
+        return training.replaced(kernel=kernel)

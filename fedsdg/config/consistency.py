@@ -16,33 +16,26 @@ LANES = 16
 """Numbers in a vector of the compiled pass."""
 
 
-def not_compiled(config: Config, training: Training) -> str | None:
-    """Return why the compiled pass cannot train a run, as far as its config says; else None.
+def compiled(config: Config, training: Training) -> bool:
+    """Return whether ``kernel: auto`` trains a run by the compiled pass.
+
+    The pass itself refuses what it cannot compute. Models of timm, whose widths are known from the
+    weights alone, are left to PyTorch unless the pass is asked for by name.
 
     Args:
-        config: Its layers and widths count; the widths of timm are known from the weights alone.
-        training: Of the run; its device and precision count.
+        config: The config of the run, for its backbone and adapters.
+        training: Of the run, for its device and precision.
     """
-    for key, value, needed in (
-        ("trainable", config.trainable, "adapters"),
-        ("training.device", training.device, "cpu"),
-        ("training.precision", training.precision, "float32"),
-        ("adapters.targets", config.adapters.targets, "outputs"),
-    ):
-        if value != needed:
-            return f"it needs {key}: {needed}, not {value}"
     backbone = config.backbones[config.backbone]
-    if isinstance(backbone, Shape):
-        head = backbone.dim // backbone.heads
-        widths = (backbone.dim, head, int(backbone.dim * backbone.mlp_ratio))
-        if any(width % LANES for width in widths):
-            return (
-                f"it needs tokens, heads and hidden layers of multiples of {LANES} numbers, and "
-                f"those of the backbone have {widths[0]}, {widths[1]} and {widths[2]}"
-            )
-    if not _fuses():
-        return "it needs a processor with fused multiply-add instructions, which this one has not"
-    return None
+    if not isinstance(backbone, Shape):
+        return False
+    widths = (backbone.dim, backbone.dim // backbone.heads, int(backbone.dim * backbone.mlp_ratio))
+    values = (config.trainable, config.adapters.targets, training.device, training.precision)
+    return (
+        values == ("adapters", "outputs", "cpu", "float32")
+        and not any(width % LANES for width in widths)
+        and _fuses()
+    )
 
 
 def _fuses() -> bool:
@@ -57,9 +50,11 @@ def _fuses() -> bool:
 
 def require_without_backbone(config: Config) -> None:
     """Raise ConfigError for what needs a backbone, with ``trainable: full``."""
-    if config.training.precision != "float32":
-        text = f"is {config.training.precision}, but trainable: full computes in float32 alone"
-        raise ConfigError(f"{text}; remove it", "training.precision")
+    for key, fit in (("precision", ("float32",)), ("kernel", ("auto", "torch"))):
+        value = getattr(config.training, key)
+        if value not in fit:
+            text = f"is {value}, but trainable: full needs {' or '.join(fit)}; change it"
+            raise ConfigError(text, f"training.{key}")
     if config.adapters.start is not None:
         raise ConfigError(
             ": with trainable: full there are no adapters that could start from a checkpoint; "
@@ -85,20 +80,6 @@ def require_consistent(config: Config) -> None:
             "remove one of them",
             "federation.trajectory",
         )
-    compiled = config.training.kernel == "compiled"
-    if compiled and (reason := not_compiled(config, config.training)):
-        text = f"is compiled, but {reason}; change that, or set it to torch or auto"
-        raise ConfigError(text, "training.kernel")
-    if federation.shapley is True:
-        from fedsdg.federation.observers.shapley import MOST_PLAYERS  # Imports torch.
-
-        if federation.clients_per_round > MOST_PLAYERS:
-            raise ConfigError(
-                f"is true, but exact Shapley values are enumerated for at most {MOST_PLAYERS} "
-                f"clients, and a round has {federation.clients_per_round}; lower "
-                "federation.clients_per_round, or write shapley: estimated",
-                "federation.shapley",
-            )
     try:
         config.conditions.require_possible(int(federation.clients), federation.clients_per_round)
     except ValueError as error:

@@ -77,6 +77,15 @@ class Federation(Part):
                 f"evaluate_at is {rounds}, but must name rounds up to rounds = {self.rounds}, "
                 "rising; change it, or set it to null to evaluate every evaluate_every"
             )
+        if self.shapley is True:
+            from fedsdg.federation.observers.shapley import MOST_PLAYERS  # Imports torch.
+
+            if self.clients_per_round > MOST_PLAYERS:
+                raise ValueError(
+                    f"shapley is true, but exact values are enumerated for at most {MOST_PLAYERS} "
+                    f"clients, and a round has {self.clients_per_round}; lower clients_per_round, "
+                    "or write shapley: estimated"
+                )
         if self.clients == "all":
             return
         available = self.clients - self.kept_out
