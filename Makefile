@@ -9,7 +9,7 @@ JOBS ?= 2
 TESTS ?= tests
 # What the page shows: the record, or results/summary. What is put into the record.
 RECORDS ?= results/reference
-EXPERIMENTS ?= cross-needs cross-label-skew views
+EXPERIMENTS ?= needs label-skew views
 # The commit to compare with.
 BASE ?= main
 

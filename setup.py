@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent
 #: Where the copies lie within the package; the checkout has no such folder.
 INSIDE = "fedsdg/_shipped"
 #: The arenas whose published runs newcomers are compared with, and what that takes.
-ARENAS = ("cross-needs", "cross-label-skew", "views")
+ARENAS = ("needs", "label-skew", "views")
 OF_ARENA = (
     "runs.parquet",
     "rounds.parquet",

@@ -52,7 +52,7 @@ METHODS = ("fedsdg", "fedavg", "fine-tune", "ditto", "fedrep", "local-only", "fe
 FULL = (
     *(Piece("rule", (rule, 10, 10_000_000)) for rule in RULES),
     *(Piece("run", ("config", method, "dirichlet~0.1", ROUNDS)) for method in METHODS[:2]),
-    *(Piece("run", ("cross-needs", method, "iid@half", ROUNDS)) for method in METHODS),
+    *(Piece("run", ("needs", method, "iid@half", ROUNDS)) for method in METHODS),
 )
 QUICK = (
     *(Piece("rule", (rule, 10, 130_000)) for rule in RULES),

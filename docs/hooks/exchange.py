@@ -13,7 +13,7 @@ from fedsdg.files.places import ARENAS, RECORDS, root
 from fedsdg.methods.method import Method
 
 #: Where sizes are looked up, the first that has a method: the grid in which each ran once, arenas.
-GRIDS = ("every-method", *ARENAS.values())
+GRIDS = ("every-method", *ARENAS)
 #: Of the picture, in its own units.
 WIDTH = 470
 

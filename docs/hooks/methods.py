@@ -73,7 +73,7 @@ def page(name: str, row: Method, family: str, sent: Exchange | None) -> str:
     )
     parts += ["## Parameters", _parameters(row), f"```yaml\n{_entry(name, row)}```"]
     parts.append("## In the arenas")
-    lines = [line for arena in ARENAS.values() if (line := _line(arena, name))]
+    lines = [line for arena in ARENAS if (line := _line(arena, name))]
     if lines:
         means = "Means over the seeds of the record, with their 95 % intervals."
         links = "[What the arenas are](../arenas.md); [how to read intervals](../reading.md)."

@@ -1,6 +1,6 @@
 """Links of the pages to files outside docs/ become links to pages and files of the site.
 
-The pages are read in a checkout as well, where `../config/cross-needs.yaml` is a file. On the site
+The pages are read in a checkout as well, where `../config/needs.yaml` is a file. On the site
 it is a page of its own below repository/, made from the file: Markdown as it is, texts as code,
 folders as lists; pictures are copied. So no link leads out of the site, and strict mode checks them
 all.

@@ -4,7 +4,7 @@
       claim: Clients in conflict open their gates further than clients that agree.
       origin: specification 002      # or primary, hypothesis, post hoc
       metric: gate_b - gate_a        # a metric, or arithmetic of metrics of the same run
-      of: cross-needs/iid@half/fedsdg
+      of: needs/iid@half/fedsdg
       minus: fedavg                  # or over; optional: the other side, shortened to what differs
       holds: "> 0"                   # or "< x", "x..y", "x ± y"
 

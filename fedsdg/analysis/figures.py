@@ -314,7 +314,7 @@ def regret(records: Record | Sequence[Record]) -> pd.DataFrame:
     if all(values(record, "accuracy").empty for record in several):
         return pd.DataFrame()
     frame = regrets(several).query("at in @AT")
-    arena = frame["experiment"].str.removeprefix("cross-") + ", " + frame["cell"].map(cell_title)
+    arena = frame["experiment"] + ", " + frame["cell"].map(cell_title)
     frame = frame.assign(arena=arena, worst=frame.groupby("method")["mean"].transform("max"))
     order = {"oracle": True, "worst": True, "cell": False}
     return frame.sort_values([*order], ascending=[*order.values()], kind="stable")

@@ -33,12 +33,12 @@ from fedsdg.files.places import ARENAS, RECORDS
 _ASSETS = Path(__file__).parent / "assets"
 #: Experiment → its name on the page, and how clients differ there.
 _SETTINGS = {
-    "cross-needs": (
+    "needs": (
         "needs",
         "Half of the clients (B) permute four of the ten labels, each in its own way; the others "
         "(A) agree.",
     ),
-    "cross-label-skew": (
+    "label-skew": (
         "label skew",
         "Clients hold different shares of the classes (Dirichlet, α = 0.1).",
     ),
@@ -107,7 +107,7 @@ def arenas(folder: str | Path) -> list[Record]:
     names = {file.parent.name: file.parent for file in sorted(Path(folder).glob("*/runs.parquet"))}
     if not names:
         raise FileNotFoundError(f"{folder} has no record; run 'fedsdg summarise' first")
-    chosen = [name for name in ARENAS.values() if name in names] or [*names]
+    chosen = [name for name in ARENAS if name in names] or [*names]
     return [record(names[name]) for name in chosen]
 
 

@@ -78,8 +78,8 @@ def trace(root: str | Path, what: str, metric: str = "", at: str = "selected") -
     claims = {claim.id: claim for claim in read_claims(root / "claims.yaml")}
     if what not in claims:
         raise ValueError(
-            f"{what!r} is no line of a CSV (results/reference/cross-needs/main.csv:2), no key "
-            f"(cross-needs/iid@half/fedsdg) and no claim{hint(what, claims)}"
+            f"{what!r} is no line of a CSV (results/reference/needs/main.csv:2), no key "
+            f"(needs/iid@half/fedsdg) and no claim{hint(what, claims)}"
         )
     return _trace_claim(root, claims[what], at)
 

@@ -16,7 +16,7 @@ from fedsdg.analysis.speed import Measurements, speed
 from fedsdg.analysis.tables import TABLES, regret, table
 from fedsdg.errors import hint
 from fedsdg.files import write_json
-from fedsdg.files.places import CROSS, RECORDS
+from fedsdg.files.places import RECORDS, REGRET
 
 #: What is shown of an experiment whose config does not say.
 USUAL = {
@@ -164,13 +164,13 @@ def committed(root: str | Path = ".") -> Iterator[tuple[Path, Callable[[], str]]
             yield from _files(of.folder / name, _TABLE, partial(_texts, table, name, of))
         for name in figures:
             yield from _files(below / of.folder.name / name, _FIGURE, partial(sidecars, name, of))
-    arenas = [root / RECORDS / name for name in CROSS]
+    arenas = [root / RECORDS / name for name in REGRET]
     if all((arena / "runs.parquet").is_file() for arena in arenas):
-        cross = [record(arena) for arena in arenas]
+        opened = [record(arena) for arena in arenas]
         yield from _files(
-            root / RECORDS / ACROSS / "regret", _TABLE, partial(_texts, regret, cross)
+            root / RECORDS / ACROSS / "regret", _TABLE, partial(_texts, regret, opened)
         )
-        yield from _files(below / ACROSS / "regret", _FIGURE, partial(sidecars, "regret", cross))
+        yield from _files(below / ACROSS / "regret", _FIGURE, partial(sidecars, "regret", opened))
     yield from slots.documents(root)
     measured = root / RECORDS / "performance/measured.json"
     if measured.is_file():

@@ -23,7 +23,6 @@ from fedsdg.analysis.records import record
 from fedsdg.analysis.tables import table
 from fedsdg.errors import hint
 from fedsdg.files import write_bytes
-from fedsdg.files.places import ARENAS
 
 RECORDS = Path("results/reference")
 PAGE = Path("docs/claims.md")
@@ -122,7 +121,7 @@ def _lines(arguments: Sequence[str], root: Path) -> str:
     if len(arguments) != 3:
         raise ValueError("write <!-- table NAME ARENA LABEL,LABEL -->")
     name, arena, labels = arguments
-    there = record(root / RECORDS / ARENAS.get(arena, arena))
+    there = record(root / RECORDS / arena)
     return f"\n{table(name, there).rows(labels.split(','))}\n"
 
 

@@ -140,7 +140,7 @@ def regret(records: Sequence[Record], metric: str = "accuracy") -> Table:
     shown = numbers[numbers["at"] == "selected"]
     shown = shown.sort_values("experiment", key=lambda own: own.map(names.index), kind="stable")
     worst = shown.groupby("method")["mean"].max()
-    heads = shown["experiment"].str.removeprefix("cross-") + ", " + shown["cell"].map(cell_title)
+    heads = shown["experiment"] + ", " + shown["cell"].map(cell_title)
     text = arranged(
         shown.assign(head=heads),
         partial(points, sign=""),

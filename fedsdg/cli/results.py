@@ -9,7 +9,7 @@ from typing import Literal
 
 from fedsdg.cli.command import File, Laid, Words, answer, remark, require_writable
 from fedsdg.files import provenance, write_bytes
-from fedsdg.files.places import CROSS, RECORDS, SUMMARY, filled
+from fedsdg.files.places import RECORDS, REGRET, SUMMARY, filled
 
 CLAIMS = Path("claims.yaml")
 OTHERS = ("regret", "claims", "documents", "speed", "page")
@@ -78,13 +78,13 @@ def render(
         figures: folder of figures (default: figures, in the tables')
         measured: measurements of speed
         records: folder with a record or summary of each experiment, for regret and page
-        experiments: folders of the records, for regret (default: the cells of the cross) and for
+        experiments: folders of the records, for regret (default: needs and label-skew) and for
             page (default: the arenas, as far as they exist)
         metric: for regret: in which methods are compared
         plugin: Python files or modules that define further metrics
 
     Example:
-        fedsdg render main progress --summary results/reference/cross-needs --output needs
+        fedsdg render main progress --summary results/reference/needs --output needs
         fedsdg render page
     """
     folder = output or Path("rendered")
@@ -106,14 +106,14 @@ def render(
     if bool(pages or not name) != (summary is not None):
         raise ValueError(
             "--summary names the record or summary that tables and figures are made from, and "
-            "nothing else is: 'fedsdg render main --summary results/reference/cross-needs'"
+            "nothing else is: 'fedsdg render main --summary results/reference/needs'"
         )
     tex = not folder.resolve().is_relative_to(Path(RECORDS).resolve())  # Records have none.
     written: list[Path] = []
     if summary is not None:
         written += render.write_shown(record(summary), folder, drawn, pages or None, tex=tex)
     if "regret" in name:
-        opened = [record(records / one) for one in experiments or CROSS]
+        opened = [record(records / one) for one in experiments or REGRET]
         written += render.write_regret(opened, folder, drawn, metric, tex=tex)
     if documents:
         written += slots.render_documents()
@@ -158,8 +158,8 @@ def trace(
         json: print JSON
 
     Example:
-        fedsdg trace results/reference/cross-needs/main.csv:2
-        fedsdg trace cross-needs/iid@half/fedsdg accuracy_b --at end
+        fedsdg trace results/reference/needs/main.csv:2
+        fedsdg trace needs/iid@half/fedsdg accuracy_b --at end
     """
     from fedsdg.analysis import provenance
 

@@ -13,7 +13,7 @@ from fedsdg.config.config import Config
 from fedsdg.config.scenarios import overlay
 from fedsdg.errors import ConfigError, hint, shortened
 from fedsdg.files import sha256_json, write_bytes
-from fedsdg.files.places import ARENAS, root, shipped
+from fedsdg.files.places import root, shipped
 from fedsdg.files.yaml_text import read_yaml, read_yaml_file
 
 OVER = "over"
@@ -29,9 +29,9 @@ def default_file() -> Path:
 def named_file(name: str | Path) -> Path:
     """Return the config file that a name stands for.
 
-    A file of this path is taken first. Otherwise the name may be that of an arena, or of a config
-    of the package without folder and ending (``extended/drift``) or as it lies in a checkout
-    (``config/cross-needs.yaml``).
+    A file of this path is taken first. Otherwise the name may be that of a config of the package,
+    without folder and ending (``needs``, ``extended/drift``) or as it lies in a checkout
+    (``config/needs.yaml``).
 
     Raises:
         FileNotFoundError: There is none; the message has the closest name.
@@ -42,7 +42,7 @@ def named_file(name: str | Path) -> Path:
     folder = root() / "config"
     files = sorted(folder.rglob("*.yaml"))
     known = [file.relative_to(folder).with_suffix("").as_posix() for file in files]
-    meant = ARENAS.get(str(name), str(name)).removeprefix("config/").removesuffix(".yaml")
+    meant = str(name).removeprefix("config/").removesuffix(".yaml")
     if meant in known:
         return shipped(f"config/{meant}.yaml")
     beside = [str(file) for file in path.parent.glob("*.yaml")]
@@ -97,7 +97,7 @@ def load(
 
     Example:
         >>> load(["needs"], ["seeds=[3]"]).experiment
-        'cross-needs'
+        'needs'
     """
     return Config.read(merged(paths, settings, plugins))
 

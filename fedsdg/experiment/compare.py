@@ -93,8 +93,7 @@ def compare(
     """
     if arena not in ARENAS:
         raise ValueError(f"there is no record of an arena {arena!r}{hint(arena, ARENAS)}")
-    name = ARENAS[arena]
-    record = shipped(f"{RECORDS}/{name}")
+    record = shipped(f"{RECORDS}/{arena}")
     published = recorded_runs(record)
     rows = list(dict.fromkeys(row["method"] for row in published))
     known = sorted({row["seed"] for row in published})
@@ -106,7 +105,7 @@ def compare(
     for label in against:
         if label not in rows:
             raise ValueError(f"--against: the record has no row {label!r}{hint(label, rows)}")
-    arena_raw = merged([shipped(f"config/{name}.yaml")])
+    arena_raw = merged([shipped(f"config/{arena}.yaml")])
     newcomers = _newcomers(places)
     own_search = newcomers.pop("search", {})
     raw = {**arena_raw, **newcomers, "seeds": known[:seeds], "tuned": [], "search": {}}
@@ -126,7 +125,7 @@ def compare(
         agreement = _require_pairs(arena_config, config, record, published, results)
         moved = ""
         if agreement.paired != "exactly":
-            rounding = files.read_json(shipped(f"{RECORDS}/rounding.json"))["arenas"][name]
+            rounding = files.read_json(shipped(f"{RECORDS}/rounding.json"))["arenas"][arena]
             largest = rounding["expected_accuracy"]["largest"]
             moved = f"; rounding alone moved accuracies of this arena by up to {largest:g} points"
         checked = f"{agreement.sentence}{moved}."
@@ -138,7 +137,7 @@ def compare(
             usual = "fedavg-sgd" if entry.row.optimiser == "sgd" else "fedavg-uniform"
             space[entry.label] = given.get(entry.label) or arena_config.search.space[usual]
         raw["search"] = {**arena_raw["search"], "space": space}
-        found = results / f"search/{name}.json"
+        found = results / f"search/{arena}.json"
         search(Config.read(raw), found, results, jobs=jobs)
         raw["tuned"] = [str(found.with_suffix(".tuned.yaml"))]
         config = Config.read(raw)

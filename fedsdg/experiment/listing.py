@@ -53,8 +53,8 @@ def _described(source: Source) -> Row:
 
 def arenas() -> Iterator[Row]:
     """Yield a row for each arena of README: an experiment with a published record."""
-    for name, file in ARENAS.items():
-        config = load([file])
+    for name in ARENAS:
+        config = load([name])
         yield {
             "name": name,
             "about": config.about,

@@ -17,7 +17,7 @@ from fedsdg.errors import ConfigError, hint
 from fedsdg.experiment.grid import run_here
 from fedsdg.experiment.runs import Task, task_of
 from fedsdg.files import read_json
-from fedsdg.files.places import ARENAS, RECORDS, shipped
+from fedsdg.files.places import RECORDS, shipped
 from fedsdg.files.records import read_parquet
 
 
@@ -71,11 +71,10 @@ def records(experiment: str | Path) -> Records:
         FileNotFoundError: There is neither.
     """
     published = shipped(RECORDS)
-    name = ARENAS.get(str(experiment), str(experiment))
-    for folder in (Path(experiment), published / name):
+    for folder in (Path(experiment), published / experiment):
         if (folder / "rounds.parquet").is_file():
             return Records(folder)
-    known = [*ARENAS, *(file.parent.name for file in sorted(published.glob("*/runs.parquet")))]
+    known = [file.parent.name for file in sorted(published.glob("*/runs.parquet"))]
     raise FileNotFoundError(f"there are no records of {experiment}{hint(experiment, known)}")
 
 

@@ -153,11 +153,11 @@ def recheck_record(root: Path, number: int | None, salt: str) -> Iterator[tuple[
     Yields:
         The name of the arena and the agreement of a run.
     """
-    for arena, name in ARENAS.items():
-        record = root / RECORDS / name
+    for arena in ARENAS:
+        record = root / RECORDS / arena
         if not (record / "runs.parquet").is_file():
             continue
-        config = load([root / f"config/{name}.yaml"])
+        config = load([root / f"config/{arena}.yaml"])
         backbone = root / RECORDS / f"backbones/{config.backbone}.safetensors"
         rows = recorded_runs(record)
         rows.sort(key=lambda row: sha256_json([salt, run_below(row)]))

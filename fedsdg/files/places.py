@@ -37,11 +37,10 @@ RECORDS = "results/reference"
 """What is committed of experiments."""
 RECORD = f"{RECORDS}/{{experiment}}"
 
-ARENAS = {"needs": "cross-needs", "label-skew": "cross-label-skew", "views": "views"}
-"""The arenas, experiments with a record that others are compared with: the config and record of
-each, by the name that documents use."""
-CROSS = ("cross-needs", "cross-label-skew")
-"""Those in which every method is tuned for itself."""
+ARENAS = ("needs", "label-skew", "views")
+"""The experiments with a record that others are compared with."""
+REGRET = ("needs", "label-skew")
+"""Those over which regret is shown: every method is tuned there for itself by one rule."""
 
 SUMMARY_TABLES = ("runs", "rounds", "clients", "timings")
 METHODS = "methods.json"
@@ -70,7 +69,7 @@ def shipped(place: str | Path, package: Path = PACKAGE) -> Path:
     """Return a file or folder of a checkout, wherever this package keeps it; to be read alone.
 
     Args:
-        place: Where it lies in a checkout, such as ``config/cross-needs.yaml``.
+        place: Where it lies in a checkout, such as ``config/needs.yaml``.
         package: The package that brings it.
 
     Raises:

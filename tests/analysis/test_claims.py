@@ -268,11 +268,11 @@ def test_a_claim_stood_before_its_runs_or_not(repository):
 def root(tmp_path):
     """A repository with a claim that is supported, one looked for afterwards, and an arena."""
     rows = {"fedsdg": FIVE + 93, "fedavg": FIVE * 2 + 80}
-    write_record(tmp_path / slots.RECORDS / "cross-needs", rows)
+    write_record(tmp_path / slots.RECORDS / "needs", rows)
     text = """
-better: {claim: A is better., origin: primary, metric: accuracy, of: cross-needs/iid@half/fedsdg,
+better: {claim: A is better., origin: primary, metric: accuracy, of: needs/iid@half/fedsdg,
   minus: fedavg, holds: "> 0"}
-seen: {claim: A is high., origin: post hoc, metric: accuracy, of: cross-needs/iid@half/fedsdg,
+seen: {claim: A is high., origin: post hoc, metric: accuracy, of: needs/iid@half/fedsdg,
   holds: "> 90"}
 """
     (tmp_path / "claims.yaml").write_text(text)

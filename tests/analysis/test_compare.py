@@ -19,8 +19,8 @@ def needs(tmp_path):
     rows = rows_of({**accuracy, "known": BASE + 12})
     rows += [run_row("high", 7, 1.0)]  # a seed that the newcomer lacks
     rows += [run_row("part", seed, 90.0) for seed in range(3)]
-    rows = [row | {"experiment": "cross-needs"} for row in rows]
-    return write_record(tmp_path / "cross-needs", rows)
+    rows = [row | {"experiment": "needs"} for row in rows]
+    return write_record(tmp_path / "needs", rows)
 
 
 def test_rows_are_ranked_on_the_seeds_of_the_newcomer(needs):
@@ -77,8 +77,8 @@ def test_personal_and_untuned_newcomers(tmp_path):
     best = {"parameters": {"eta_g": 0.1}, "score": 0.9}
     found = {"best": best, "expected_best": [0.9], "failed": 0, "edges": {}}
     rows = rows_of({"fedsdg": BASE, "other": BASE + NOISE})
-    rows = [row | {"experiment": "cross-needs"} for row in rows]
+    rows = [row | {"experiment": "needs"} for row in rows]
     search = {"methods": {"other": found}, "seeds": [100], "skews": ["iid@half"]}
-    told = sentences(write_record(tmp_path / "cross-needs", rows, search), "fedsdg")
+    told = sentences(write_record(tmp_path / "needs", rows, search), "fedsdg")
     assert len(told) == 2
     assert "was not tuned" in told[1]

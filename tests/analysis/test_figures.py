@@ -25,29 +25,29 @@ from fedsdg.analysis.records import record
 
 #: Figure → a record that has data for it.
 SHOWN = {
-    "groups": "cross-needs",
-    "progress": "cross-needs",
-    "accuracy_by_alpha": "label-skew",
-    "differences": "cross-needs",
+    "groups": "needs",
+    "progress": "needs",
+    "accuracy_by_alpha": "label-skew-60",
+    "differences": "needs",
     "gates": "verification",
     "gate_course": "needs-controls",
     "weights": "needs-controls",
-    "partition": "label-skew",
+    "partition": "label-skew-60",
     "attacks": "byzantine",
     "stragglers": "stragglers",
     "label_noise": "contribution",
     "drift": "drift",
-    "tuning": "cross-needs",
-    "regret": "cross-needs",
+    "tuning": "needs",
+    "regret": "needs",
 }
 #: Figure → a record without data for it, and why.
 WITHOUT = {
-    "groups": "label-skew",  # clients are of one kind
+    "groups": "label-skew-60",  # clients are of one kind
     "progress": "label-noise",  # two evaluations
     "accuracy_by_alpha": "contribution",  # two values of α
     "gates": "central",
     "gate_course": "label-noise",
-    "weights": "label-skew",
+    "weights": "label-skew-60",
     "attacks": "central",
     "stragglers": "central",
     "label_noise": "central",
@@ -208,14 +208,14 @@ def test_attacks_are_in_the_order_of_their_shares(reference: Path) -> None:
 
 
 def test_weights_are_percent_of_an_equal_share(reference: Path) -> None:
-    frame = figures.figure_named("weights").frame(record(reference / "cross-needs"))
+    frame = figures.figure_named("weights").frame(record(reference / "needs"))
     late = frame[frame["round"] > 90].groupby("group")["mean"].mean()
     assert late["B"] == pytest.approx(125, abs=3)
     assert frame[frame["round"] <= 30].groupby("group")["mean"].mean()["B"] < 100
 
 
 def test_the_files_of_a_figure(reference: Path, tmp_path: Path) -> None:
-    of = record(reference / "cross-needs")
+    of = record(reference / "needs")
     files = figures.write_figure("groups", of, tmp_path / "groups")
     assert [file.suffix for file in files] == [".pdf", ".svg", ".png", ".csv", ".json"]
     assert all(file.stat().st_size for file in files)
@@ -224,9 +224,9 @@ def test_the_files_of_a_figure(reference: Path, tmp_path: Path) -> None:
     numbers = pd.read_csv(tmp_path / "groups.csv")
     assert [*numbers.columns[:4]] == ["experiment", "cell", "method", "metric"]
     facts = json.loads(texts["json"])
-    runs = reference / "cross-needs/runs.parquet"
+    runs = reference / "needs/runs.parquet"
     digest = hashlib.sha256(runs.read_bytes()).hexdigest()
-    assert facts["inputs"] == {"results/reference/cross-needs/runs.parquet": digest}
+    assert facts["inputs"] == {"results/reference/needs/runs.parquet": digest}
     assert facts["caption"].startswith("Accuracy of clients that agree")
 
 
@@ -239,14 +239,14 @@ def test_captions_are_sentences(reference: Path) -> None:
 
 
 def test_a_metric_is_a_figure_and_an_unknown_name_an_error(reference: Path, tmp_path: Path) -> None:
-    of = record(reference / "cross-needs")
+    of = record(reference / "needs")
     assert len(figures.write_figure("megabytes", of, tmp_path / "megabytes")) == 5
     with pytest.raises(ValueError, match="no figure 'group'; did you mean 'groups'"):
         figures.figure_named("group")
 
 
 def test_bytes_do_not_depend_on_the_users_matplotlib(reference: Path, tmp_path: Path) -> None:
-    of = record(reference / "cross-needs")
+    of = record(reference / "needs")
     here = figures.write_figure("progress", of, tmp_path / "here")
     (tmp_path / "matplotlibrc").write_text("font.size: 20\nlines.linewidth: 9\naxes.grid: False\n")
     code = (

@@ -113,7 +113,7 @@ def test_it_is_one_small_file_with_few_words(tab, made: Path):
 
 
 def test_the_first_screen_shows_regret_and_findings_with_their_seeds(tab):
-    assert tab.locator("#map tbody tr").count() == len(record(REFERENCE / "cross-needs").methods)
+    assert tab.locator("#map tbody tr").count() == len(record(REFERENCE / "needs").methods)
     box = tab.locator("#map tbody tr").nth(20).bounding_box()
     assert box["y"] + box["height"] < 900
     assert tab.locator(".first li").count() == 4
@@ -126,7 +126,7 @@ def test_the_first_screen_shows_regret_and_findings_with_their_seeds(tab):
 
 
 def test_the_leaderboard_has_the_means_of_the_record(tab):
-    opened = record(REFERENCE / "cross-needs")
+    opened = record(REFERENCE / "needs")
     means = values(opened, "accuracy").groupby("method")["value"].mean()
     titles = {facts["title"]: label for label, facts in opened.methods.items()}
     shown = dict(zip(column(tab, 1), column(tab, 2), strict=True))
@@ -155,7 +155,7 @@ def test_every_column_sorts_both_ways(tab):
 
 
 def test_the_leaderboard_is_filtered_by_name_family_and_kind(tab):
-    facts = record(REFERENCE / "cross-needs").methods.values()
+    facts = record(REFERENCE / "needs").methods.values()
     tab.fill("#filter [name=text]", "fedavg")
     assert all("FedAvg" in title for title in column(tab, 1))
     tab.fill("#filter [name=text]", "")
@@ -176,7 +176,7 @@ def test_other_arenas_have_their_own_rows_and_charts(tab):
 
 
 def test_a_number_opens_its_seeds_and_what_makes_them_again(tab):
-    opened = record(REFERENCE / "cross-needs")
+    opened = record(REFERENCE / "needs")
     label = {facts["title"]: name for name, facts in opened.methods.items()}
     for row, cell, name, at in ((4, 4, "accuracy_b", "selected"), (2, 8, "accuracy", "end")):
         line = tab.locator("#board tbody tr").nth(row)
@@ -189,8 +189,8 @@ def test_a_number_opens_its_seeds_and_what_makes_them_again(tab):
         assert fmean(seeds.values()) == pytest.approx(as_number(number.text_content()), abs=0.051)
         text = tab.locator("#seeds").inner_text()
         end = " --at end" if at == "end" else ""
-        assert f"fedsdg trace cross-needs/iid@half/{method} {name}{end}\n" in text
-        assert f"results/runs/cross-needs/digits/clients~20/iid@half/{method}/seed~3" in text
+        assert f"fedsdg trace needs/iid@half/{method} {name}{end}\n" in text
+        assert f"results/runs/needs/digits/clients~20/iid@half/{method}/seed~3" in text
         assert "fedsdg grid" in text
         tab.keyboard.press("Escape")
 
@@ -298,8 +298,8 @@ def test_one_seed_has_no_intervals_and_no_findings(open_tab, tmp_path: Path):
 
 def test_arenas_come_first_and_an_empty_folder_is_an_error(tmp_path: Path):
     assert [record.name for record in arenas(REFERENCE)] == [
-        "cross-needs",
-        "cross-label-skew",
+        "needs",
+        "label-skew",
         "views",
     ]
     with pytest.raises(FileNotFoundError, match="no record"):

@@ -22,7 +22,7 @@ from fedsdg.files import write_hashes
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results/reference"
 FOLDER = "results/reference/label-noise"
-KEY = "cross-needs/iid@half/fedsdg"
+KEY = "needs/iid@half/fedsdg"
 CLAIMS = """
 weights-follow-noise:
   claim: A client weighs less the more of its labels are wrong.
@@ -188,16 +188,16 @@ def test_numbers_may_differ_by_one_unit_of_their_last_digit(one, other, digits, 
 
 def test_a_row_is_traced_to_its_runs_with_hashes_commit_day_and_machine():
     traced = trace(ROOT, KEY, "accuracy_b", "end")
-    runs = record(RECORDS / "cross-needs").runs
+    runs = record(RECORDS / "needs").runs
     own = runs[(runs["cell"] == "iid@half") & (runs["method"] == "fedsdg")]
     wanted = dict(zip(own["seed"], 100 * own["end_accuracy_b"], strict=True))
     assert traced.seeds == pytest.approx(wanted)
     rows = traced.runs.to_dict("records")
     assert [row["partition_hash"] for row in rows] == list(own["partition_hash"])
-    assert rows[0]["run"] == f"results/runs/cross-needs/digits/clients~20/iid@half/fedsdg/seed~{3}"
+    assert rows[0]["run"] == f"results/runs/needs/digits/clients~20/iid@half/fedsdg/seed~{3}"
     assert re.fullmatch(r"[0-9a-f]{40}", rows[0]["commit"]) and rows[0]["day"].startswith("20")
     assert "PyTorch" in rows[0]["machine"]
-    again = f"fedsdg grid {ROOT}/config/cross-needs.yaml --only iid@half fedsdg seed~3"
+    again = f"fedsdg grid {ROOT}/config/needs.yaml --only iid@half fedsdg seed~3"
     assert command(own[own["seed"] == 3], ROOT / "config").startswith(again)
 
 
@@ -254,7 +254,7 @@ def test_of_a_line_that_is_no_metric_the_runs_are_named(tmp_path):
     traced = traced_line(tmp_path / "paper_figures/contribution", "progress", numbers, 5)
     assert set(traced.runs["method"]) == {numbers["method"][5]} and not traced.seeds
     assert len(traced.runs) == numbers["n"][5]
-    regret = tables.regret([record(RECORDS / "cross-needs")]).numbers
+    regret = tables.regret([record(RECORDS / "needs")]).numbers
     traced = traced_line(tmp_path / "across", "regret", regret, 5)
     assert same(traced.committed, f"{pd.Series(traced.seeds).mean():.6g}", 6)
 
@@ -263,15 +263,15 @@ LINE = f"{FOLDER}/other.csv:2"
 #: What is asked for, and what is wrong with it.
 WRONG = [
     ((f"{RECORDS}/nothing.csv:2",), "nothing.csv"),
-    ((f"{KEY}",), "name a metric of cross-needs/iid@half/fedsdg as well"),
+    ((f"{KEY}",), "name a metric of needs/iid@half/fedsdg as well"),
     ((KEY, "acuracy"), "no metric 'acuracy'; did you mean 'accuracy'"),
     (
-        ("cross-neds/iid@half/fedsdg", "accuracy"),
-        "no record of 'cross-neds'; did you mean 'cross-ne",
+        ("neds/iid@half/fedsdg", "accuracy"),
+        "no record of 'neds'; did you mean 'needs'",
     ),
-    (("cross-needs/iid@halb/fedsdg", "accuracy"), "no cell 'iid@halb'; did you mean 'iid@half'"),
-    (("cross-needs/iid@half/fedsgd", "accuracy"), "no method 'fedsgd'; did you mean 'fedsdg'"),
-    (("cross-needs/iid@half/fedsdg", "accuracy_new"), "has a value of accuracy_new"),
+    (("needs/iid@halb/fedsdg", "accuracy"), "no cell 'iid@halb'; did you mean 'iid@half'"),
+    (("needs/iid@half/fedsgd", "accuracy"), "no method 'fedsgd'; did you mean 'fedsdg'"),
+    (("needs/iid@half/fedsdg", "accuracy_new"), "has a value of accuracy_new"),
     (("gates-follow-neds",), "no claim; did you mean 'gates-follow-need'"),
 ]
 
@@ -284,7 +284,7 @@ def test_what_does_not_exist_is_one_sentence_with_the_nearest_name(asked, senten
 
 
 def test_a_line_without_runs_says_what_stands_behind_it(tmp_path):
-    rows = pd.DataFrame({"experiment": ["cross-needs"], "method": ["fedsdg"], "score": [92.1]})
+    rows = pd.DataFrame({"experiment": ["needs"], "method": ["fedsdg"], "score": [92.1]})
     with pytest.raises(
         ValueError, match=r"tuning.csv:2: no run .* the trials of fedsdg in search.json of"
     ):

@@ -108,4 +108,4 @@ def test_every_committed_file_is_named_once():
     files = [file for file, _ in committed(ROOT)]
     assert len(files) == len(set(files)) > 60
     assert ROOT / "results/reference/across/regret.md" in files
-    assert record(RECORDS / "cross-needs").folder / "main.csv" in files
+    assert record(RECORDS / "needs").folder / "main.csv" in files

@@ -222,7 +222,7 @@ def test_every_table_that_a_record_shows_has_numbers():
         assert tables, recorded.name
 
 
-@pytest.mark.parametrize("experiment", ["cross-needs", "cross-label-skew"])
+@pytest.mark.parametrize("experiment", ["needs", "label-skew"])
 def test_numbers_are_those_of_the_first_edition(experiment):
     """first_edition.csv has means and differences as its last commit printed them."""
     expected = pd.read_csv(Path(__file__).with_name("first_edition.csv"))

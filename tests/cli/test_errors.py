@@ -16,7 +16,7 @@ WRONG = [
     ("", "Missing command; see 'fedsdg --help'"),
     ("metods", "Did you mean 'methods'?"),
     ("methods scafold", "there is no method 'scafold'; did you mean 'scaffold'?"),
-    ("arenas cross-needs", "cross-needs"),
+    ("arenas needs", "needs"),
     ("aggregate --rule fedavg", "'--global'"),
     ("grid --only", "'--only'"),
     ("grid smoke --only sead~0", "'sead~0' names nothing of the grid; did you mean 'seed~0'?"),

@@ -54,7 +54,7 @@ def key(raw):
 
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
 def test_every_config_of_the_package_is_accepted(file):
-    below = ["cross-needs"] if file.stem == "reproduced" else []
+    below = ["needs"] if file.stem == "reproduced" else []
     config = load([*below, file])
     assert config.settings
     labels = [entry.label for entry in config.methods if entry.label not in config.untuned]

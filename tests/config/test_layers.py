@@ -62,7 +62,7 @@ def test_the_package_s_configs_have_names(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert named_file("smoke").name == "smoke.yaml"
     assert named_file("config/smoke.yaml").is_file()
-    assert named_file("needs").name == "cross-needs.yaml"
+    assert named_file("needs").name == "needs.yaml"
     with pytest.raises(FileNotFoundError, match="did you mean 'smoke'"):
         named_file("smok")
     missing = write(tmp_path, "a.yaml", "over: [b.yaml]\n")
@@ -115,6 +115,6 @@ def test_a_config_that_is_kept_whole_reads_back(tmp_path):
 
 
 def test_a_config_is_read_without_torch():
-    code = "import sys; from fedsdg.config.layers import load; list(load(['cross-needs']).runs())"
+    code = "import sys; from fedsdg.config.layers import load; list(load(['needs']).runs())"
     code += "; sys.exit(any(name in sys.modules for name in ('torch', 'numba', 'scipy', 'pandas')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -23,7 +23,7 @@ from fedsdg.experiment.runs import task_of
 from fedsdg.files.records import read_parquet
 
 ROOT = Path(__file__).parents[2]
-NEEDS = ROOT / "results/reference/cross-needs"
+NEEDS = ROOT / "results/reference/needs"
 #: FedAvg under another name: beside the record's it can only differ by rounding.
 TWIN = """
 from fedsdg.aggregation.rules.mean import Mean
@@ -44,7 +44,7 @@ def twin(tmp_path_factory):
     patch.chdir(work)
     patch.setenv("FEDSDG_STORE", str(work / "store"))
     Path("twin.py").write_text(TWIN.replace("NAME", "twin"))
-    rate = load(["cross-needs"]).method("fedavg-uniform").training["eta_g"]
+    rate = load(["needs"]).method("fedavg-uniform").training["eta_g"]
     Path("twin.yaml").write_text(f"plugins: [twin.py]\nmethods: [{{type: twin, eta_g: {rate}}}]\n")
     yield compare.compare(["twin.yaml"], seeds=1, against=RIVALS)
     patch.undo()
@@ -138,7 +138,7 @@ def test_a_search_of_a_newcomer_is_that_of_the_rows(tmp_path, monkeypatch):
     Path("mine.py").write_text(TWIN.replace("NAME", "untuned"))
     with pytest.raises(InterruptedError):
         compare.compare(["mine.py"], seeds=1, tune=True, baselines_here=True)
-    arena = load(["cross-needs"])
+    arena = load(["needs"])
     (config,) = searched
     assert config.search.replaced(space={}) == arena.search.replaced(space={})
     assert config.space["untuned"] == arena.space["fedavg"]
@@ -154,7 +154,7 @@ def row():
 
 
 def task(row, *settings, seed=None):
-    config = load(["cross-needs"], settings)
+    config = load(["needs"], settings)
     run = config.run(row["dataset"], row["skew"], config.method("fedsdg"), seed or row["seed"])
     backbone = ROOT / "results/reference/backbones/letters.safetensors"
     return replace(task_of(config, run), backbone=backbone)

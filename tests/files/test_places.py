@@ -25,26 +25,24 @@ def test_here_it_is_the_file_of_the_checkout():
     config = shipped("config/config.yaml")
     assert config.is_file() and (config.parents[1] / "pyproject.toml").is_file()
     assert {"runs.parquet", "rounds.parquet", "clients.parquet"} <= {
-        file.name for file in shipped("results/reference/cross-needs").iterdir()
+        file.name for file in shipped("results/reference/needs").iterdir()
     }
 
 
 def test_in_a_checkout_and_in_sources_that_were_copied_it_lies_beside_the_package(package):
-    file = filled(package.parent / "config/cross-needs.yaml")
-    assert shipped("config/cross-needs.yaml", package) == file
+    file = filled(package.parent / "config/needs.yaml")
+    assert shipped("config/needs.yaml", package) == file
     (package.parent / "pyproject.toml").touch()
-    assert shipped("config/cross-needs.yaml", package) == file
+    assert shipped("config/needs.yaml", package) == file
 
 
 def test_in_an_installed_package_only_its_own_copies_count(package):
-    filled(package.parent / "config/cross-needs.yaml")  # Of somebody else among the installed.
-    filled(package / INSIDE / "config/cross-views.yaml")
-    assert (
-        shipped("config/cross-views.yaml", package) == package / INSIDE / "config/cross-views.yaml"
-    )
+    filled(package.parent / "config/needs.yaml")  # Of somebody else among the installed.
+    filled(package / INSIDE / "config/views-120.yaml")
+    assert shipped("config/views-120.yaml", package) == package / INSIDE / "config/views-120.yaml"
     assert shipped("config", package).is_dir()
     with pytest.raises(FileNotFoundError, match="brings less than the repository has"):
-        shipped("config/cross-needs.yaml", package)
+        shipped("config/needs.yaml", package)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +58,7 @@ def test_what_is_missing_is_named_with_its_place_and_the_remedy(package, made, r
     file.parent.mkdir(exist_ok=True)
     file.touch()
     with pytest.raises(FileNotFoundError) as said:
-        shipped("results/reference/cross-needs", package)
+        shipped("results/reference/needs", package)
     text = str(said.value)
-    assert (
-        "results/reference/cross-needs" in text and str(package.parent) in text and remedy in text
-    )
+    assert "results/reference/needs" in text and str(package.parent) in text and remedy in text
     assert "\n" not in text and not re.search(r"[.] [A-Z]", text)

@@ -34,7 +34,7 @@ def test_the_wheel_holds_what_newcomers_need_and_little_else(built):
     for name in brought - {"COMMIT"}:
         assert files[INSIDE + name] == (ROOT / name).read_bytes(), name
     patterns = ["config/**/*.yaml", "profiles/*/config.yaml", "results/reference/backbones/*"]
-    for arena in ARENAS.values():
+    for arena in ARENAS:
         names = ("*.parquet", "*.json", "partitions/**/*.parquet", "backbones/*")
         patterns += [f"results/reference/{arena}/{name}" for name in names]
     needed = {file for pattern in patterns for file in ROOT.glob(pattern)}
@@ -66,7 +66,7 @@ def test_it_knows_methods_configs_and_records_in_an_empty_folder(installed, empt
     version, table, needs, wrong, compared, arenas = installed.commands(
         "--version",
         "methods",
-        "check --config cross-needs",
+        "check --config needs",
         "check --config config/cros-needs.yaml",
         "compare mine.yaml --seeds 99",
         "arenas --json",
@@ -74,9 +74,9 @@ def test_it_knows_methods_configs_and_records_in_an_empty_folder(installed, empt
     )
     assert version.stdout == f"fedsdg {__version__}\n"
     assert "scaffold" in table.stdout and "fedsdg" in table.stdout
-    methods = yaml.safe_load((ROOT / "config/cross-needs.yaml").read_text())["methods"]
-    assert needs.returncode == 0 and f"cross-needs: {len(methods)} methods" in needs.stdout
-    assert wrong.returncode == 2 and wrong.stderr.endswith("; did you mean 'cross-needs'?\n")
+    methods = yaml.safe_load((ROOT / "config/needs.yaml").read_text())["methods"]
+    assert needs.returncode == 0 and f"needs: {len(methods)} methods" in needs.stdout
+    assert wrong.returncode == 2 and wrong.stderr.endswith("; did you mean 'needs'?\n")
     assert compared.returncode == 2 and "99" in compared.stderr
     assert {one["name"] for one in json.loads(arenas.stdout)} == {*ARENAS}
     assert [file.name for file in empty.iterdir()] == ["mine.yaml"]
