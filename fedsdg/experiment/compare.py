@@ -4,7 +4,6 @@ They meet the partitions, cohorts, backbone and seeds of the record, and are pai
 seed by seed. Whether that is allowed on this machine is tried first (``recheck``).
 """
 
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from fedsdg.config.values import require_folders
 from fedsdg.errors import ConfigError, hint
 from fedsdg.experiment.backbones import backbone
 from fedsdg.experiment.grid import run_grid
-from fedsdg.experiment.partitions import get_or_make
+from fedsdg.experiment.material import get_or_make
 from fedsdg.experiment.recheck import Agreement, recheck, recorded_runs
 from fedsdg.experiment.runs import task_of
 from fedsdg.experiment.search import search
@@ -47,7 +46,7 @@ class Comparison:
     paired: str | None
     "how runs made here are pairs of the record's, as `Agreement` says; None: all were run here"
     folder: Path
-    "of page, records, sources and hashes"
+    "of page, tables and records"
 
     @property
     def page(self) -> Path:
@@ -84,7 +83,7 @@ def compare(
         tune: Give every newcomer the search that the rows of the record had.
         baselines_here: Run the record's rows here too, and take none of its runs.
         jobs: The number of runs side by side.
-        output: The folder of page, tables, records, sources and hashes; None:
+        output: The folder of page, tables and records; None:
             ``compare/{arena}-{name of the first file}``.
 
     Raises:
@@ -106,6 +105,7 @@ def compare(
         if label not in rows:
             raise ValueError(f"--against: the record has no row {label!r}{hint(label, rows)}")
     arena_raw = merged([shipped(f"config/{arena}.yaml")])
+    arena_config = Config.read(arena_raw)
     newcomers = _newcomers(places)
     own_search = newcomers.pop("search", {})
     raw = {**arena_raw, **newcomers, "seeds": known[:seeds], "tuned": [], "search": {}}
@@ -118,17 +118,12 @@ def compare(
     require_folders("methods", [*rows, *labels])
     folder = output or Path("compare") / f"{arena}-{Path(places[0]).stem}"
     results = folder / "results"
-    arena_config = Config.read(arena_raw)
-    agreement = None
-    checked = "All rows were run on this machine."
+    paired = None
+    checked = "All rows were run on this machine"
     if not baselines_here:
         agreement = _require_pairs(arena_config, config, record, published, results)
-        moved = ""
-        if agreement.paired != "exactly":
-            rounding = files.read_json(shipped(f"{RECORDS}/rounding.json"))["arenas"][arena]
-            largest = rounding["expected_accuracy"]["largest"]
-            moved = f"; rounding alone moved accuracies of this arena by up to {largest:g} points"
-        checked = f"{agreement.sentence}{moved}."
+        paired = agreement.paired
+        checked = agreement.sentence
         print(f"fedsdg: {checked}", file=sys.stderr)
     if tune:
         given = own_search.get("space", {})
@@ -141,26 +136,24 @@ def compare(
         search(Config.read(raw), found, results, jobs=jobs)
         raw["tuned"] = [str(found.with_suffix(".tuned.yaml"))]
         config = Config.read(raw)
-    failed = run_grid(config, results, jobs=jobs)
     rivals = [label for label in rows if label in (against or rows)]
     if baselines_here:
-        words = [*rivals, *(f"seed~{seed}" for seed in config.seeds)]
-        failed += run_grid(arena_config, results, jobs=jobs, only=words)
-        labels += rivals
+        entries = [*config.methods, *map(arena_config.method, rivals)]
+        config = Config.read({**raw, "methods": entries, "tuned": []})
+        rivals = []
+    failed = run_grid(config, results, jobs=jobs)
     if failed:
         raise ValueError(f"{len(failed)} run(s) failed, the first is {failed[0]}")
-    _combine(record, folder, config, labels, rivals)
-    _write_facts(folder, arena, config, record, agreement)
-    both = Record(folder / "records")
+    both = _combine(record, folder, config, rivals)
     tables = []
     lines = []
-    for entry in config.methods:
-        table = ranking(both, entry.label)
-        replace(table, name=f"{table.name}-{entry.label}").write(folder)
+    for label in labels:
+        table = ranking(both, label)
+        replace(table, name=f"{table.name}-{label}").write(folder)
         tables.append(table)
-        lines += sentences(both, entry.label)
-    finished = Comparison(tables, lines, agreement and agreement.paired, folder)
-    remark = " ".join([checked, *lines])
+        lines += sentences(both, label)
+    finished = Comparison(tables, lines, paired, folder)
+    remark = " ".join([f"{checked}.", *lines])
     write_page(finished.page, [both], root=folder, compared=tables, remark=remark)
     return finished
 
@@ -221,42 +214,18 @@ def _require_pairs(
     return agreement
 
 
-def _combine(
-    record: Path, folder: Path, config: Config, here: Sequence[str], rivals: Sequence[str]
-) -> None:
-    """Put the runs made here, and those of the other rivals in the record, into one record."""
+def _combine(record: Path, folder: Path, config: Config, rivals: Sequence[str]) -> Record:
+    """Return the runs made here and those of rivals in the record, as one record."""
     results = folder / "results"
     made = results / f"summary/{config.experiment}"
-    write_summary(results / f"runs/{config.experiment}", made)
-    parts = []
-    for part, labels in ((made, {*here}), (record, {*rivals} - {*here})):
-        rows = [row for row in recorded_runs(part) if row["method"] in labels]
-        parts.append((part, [run_below(row) for row in rows if row["seed"] in config.seeds]))
-    join(parts, folder / "records")
+    write_summary(results / f"runs/{config.experiment}", made, config)
+    rows = [row for row in recorded_runs(record) if row["method"] in rivals]
+    runs = [run_below(row) for row in rows if row["seed"] in config.seeds]
+    here = [run_below(row) for row in recorded_runs(made)]
+    join([(made, here), (record, runs)], folder / "records")
     searches = (record / "search.json", results / f"search/{config.experiment}.json")
     found = [files.read_json(file) for file in searches if file.is_file()]
     if found:
         methods = {label: row for one in found for label, row in one["methods"].items()}
         files.write_json(folder / "records/search.json", {**found[0], "methods": methods})
-
-
-def _write_facts(
-    folder: Path, arena: str, config: Config, record: Path, agreement: Agreement | None
-) -> None:
-    """Keep sources, configs and hashes of what was compared."""
-    hashes = {}
-    for place in config.plugins:
-        for file in plugins.sources(Path(place)) if place.endswith(".py") else ():
-            hashes[file.name] = files.sha256_file(file)
-            if not (folder / file.name).exists() or not file.samefile(folder / file.name):
-                shutil.copyfile(file, folder / file.name)
-    facts = {
-        "arena": arena,
-        "seeds": list(config.seeds),
-        "methods": {run.method.label: run.complete() for run in config.runs()},
-        "plugins": hashes,
-        "paired": agreement and agreement._asdict(),
-        "record": {file.name: files.sha256_file(file) for file in record.glob("*.parquet")},
-        "here": files.provenance(),
-    }
-    files.write_json(folder / "comparison.json", facts)
+    return Record(folder / "records")

@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 from fedsdg.config.layers import load
 from fedsdg.experiment.building import build
 from fedsdg.experiment.gpu import repeatable, threads
-from fedsdg.experiment.material import load_material
-from fedsdg.experiment.partitions import draw
+from fedsdg.experiment.material import draw, load_material
 from fedsdg.experiment.runs import Task, task_of
 from fedsdg.experiment.training import Training
 from fedsdg.files import differences, sha256_json

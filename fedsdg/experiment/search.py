@@ -46,11 +46,12 @@ Outcome = float | str | None
 
 @dataclass
 class Trial:
-    """A point of a row's space, and its runs."""
+    """A point of a row's space, and how its runs ended."""
 
+    label: str
+    "of the row"
     number: int
     parameters: dict[str, Any]
-    tasks: list[Task]
     outcomes: list[Outcome] = field(default_factory=list)
     "of its runs"
 
@@ -70,48 +71,6 @@ class Trial:
             "score": self.score,
             "errors": [outcome for outcome in self.outcomes if isinstance(outcome, str)],
         }
-
-
-@dataclass
-class Row:
-    """A row of the config, its space, and what was tried of it."""
-
-    label: str
-    space: dict[str, Axis]
-    trials: list[Trial]
-    finalists: list[Trial] = field(default_factory=list)
-
-    def facts(self) -> dict[str, Any]:
-        """Return what the file of the search says of it."""
-        trials = [trial.facts() for trial in self.trials]
-        scores = [trial["score"] for trial in trials if trial["score"] is not None]
-        best = next(iter(_best_first(self.finalists)), None)
-        values = best.parameters if best else {}
-        sides = {name: edge(self.space[name], value) for name, value in values.items()}
-        return {
-            "space": {
-                name: list(axis) if isinstance(axis, tuple) else vars(axis)
-                for name, axis in self.space.items()
-            },
-            "planned": len(trials),
-            "failed": sum(bool(trial["errors"]) for trial in trials),
-            "best": best and {"trial": best.number, **best.facts()},
-            "edges": {name: side for name, side in sides.items() if side},
-            "expected_best": [round(score, 6) for score in expected_best(scores)],
-            "trials": trials,
-            "finalists": [trial.facts() for trial in self.finalists],
-        }
-
-
-def _best_first(trials: Sequence[Trial]) -> list[Trial]:
-    """Return trials whose points differ, of equal scores the first; none until all are done."""
-    if any(trial.score is None for trial in trials):
-        return []
-    distinct: list[Trial] = []
-    for trial in sorted(trials, key=lambda trial: (-(trial.score or 0.0), trial.number)):
-        if all(trial.parameters != other.parameters for other in distinct):
-            distinct.append(trial)
-    return distinct
 
 
 def search(
@@ -156,15 +115,21 @@ def search(
             raise ValueError(f"--only {label!r}: no row of the search{hint(label, labels)}")
     first, *others = config.search.seeds
     with runner(config, "search", results, jobs, minutes) as runs:
-        rows = [_row(runs, label, first) for label in labels]
-        left = _run(runs, [trial for row in rows for trial in row.trials], only)
-        for row in rows:
-            row.finalists = _finalists(runs, row, others)
+        spaces = {label: _space(runs, label, first) for label in labels}
+        trials = {
+            label: [Trial(label, *one) for one in enumerate(points(space, config.search.trials))]
+            for label, space in spaces.items()
+        }
+        left = _run(runs, trials, [first], SHARE, only)
+        ranked = {label: _best_first(row) for label, row in trials.items()}
+        finalists = {label: row[:1] for label, row in ranked.items()}
         if others:
-            left += _run(runs, [trial for row in rows for trial in row.finalists], only)
+            for label, row in ranked.items():
+                finalists[label] = [replace(one, outcomes=[]) for one in row[:FINALISTS]]
+            left += _run(runs, finalists, others, 1.0, only)
     if left:
         print(f"search: {left} runs are left; give the same command to go on", file=sys.stderr)
-    facts = {row.label: row.facts() for row in rows}
+    facts = {label: _facts(spaces[label], row, finalists[label]) for label, row in trials.items()}
     found = {
         "experiment": config.experiment,
         "criterion": CRITERION,
@@ -180,47 +145,64 @@ def search(
     return found
 
 
-def _row(runs: Runner, label: str, seed: int) -> Row:
-    """Return a row of the config with its trials."""
+def _space(runs: Runner, label: str, seed: int) -> dict[str, Axis]:
+    """Return the space of a row, with `bound` as a number."""
     space = runs.config.space[label]
     axis = space.get("eta_m")
-    if isinstance(axis, Interval) and axis.low is None:
-        tasks = _tasks(runs, label, {}, [seed], 1.0)
-        runs.keys(tasks)  # It makes their partitions.
-        cells = {}
-        for task in tasks:
-            drawn = read_partition(task.partition)
-            sizes = drawn.counts(drawn.split, 3)[:, TRAIN]
-            cells[f"{task.run.dataset}, {task.run.setting}"] = (task.run, sizes)
-        space = {**space, "eta_m": bounded(axis, cells)}
-    trials = []
-    for number, values in enumerate(points(space, runs.config.search.trials)):
-        trials.append(Trial(number, values, _tasks(runs, label, values, [seed], SHARE)))
-    return Row(label, space, trials)
+    if not (isinstance(axis, Interval) and axis.low is None):
+        return space
+    tasks = _tasks(runs, Trial(label, 0, {}), [seed], 1.0)
+    runs.keys(tasks)  # It makes their partitions.
+    cells = {}
+    for task in tasks:
+        drawn = read_partition(task.partition)
+        sizes = drawn.counts(drawn.split, 3)[:, TRAIN]
+        cells[f"{task.run.dataset}, {task.run.setting}"] = (task.run, sizes)
+    return {**space, "eta_m": bounded(axis, cells)}
 
 
-def _finalists(runs: Runner, row: Row, seeds: Sequence[int]) -> list[Trial]:
-    """Return the best trials of a row as they run again; with one seed, the best as it is."""
-    ranked = _best_first(row.trials)
-    if not seeds:
-        return ranked[:1]
-    finalists = []
-    for trial in ranked[:FINALISTS]:
-        tasks = _tasks(runs, row.label, trial.parameters, seeds, 1.0)
-        finalists.append(Trial(trial.number, trial.parameters, tasks))
-    return finalists
+def _run(
+    runs: Runner,
+    rows: Mapping[str, Sequence[Trial]],
+    seeds: Sequence[int],
+    share: float,
+    only: Sequence[str],
+) -> int:
+    """Do the runs of trials that are not done, and return how many are left.
+
+    The first trial of every row comes first, then the second: a search that is cut short has tried
+    all rows equally often.
+    """
+    trials = [trial for row in rows.values() for trial in row]
+    trials.sort(key=lambda trial: trial.number)
+    pairs = [(trial, task) for trial in trials for task in _tasks(runs, trial, seeds, share)]
+    keys = runs.keys([task for _, task in pairs])
+    # Trials at the same point have the same runs.
+    wanted = {
+        key: task
+        for key, (trial, task) in zip(keys, pairs, strict=True)
+        if not only or trial.label in only
+    }
+    left = {key: task for key, task in wanted.items() if _outcome(key) is None}
+    key_of = {id(task): key for key, task in left.items()}
+    runs.progress.start([*left.values()], len(wanted) - len(left))
+    for task, failure in runs.run([*left.values()]):
+        # Otherwise the machine is to blame, and the trial stays open.
+        if failure is not None and failure.startswith(OWN_FAULTS):
+            store_failure(key_of[id(task)], failure)
+    for key, (trial, _) in zip(keys, pairs, strict=True):
+        trial.outcomes.append(_outcome(key))
+    return sum(_outcome(key) is None for key in left)
 
 
-def _tasks(
-    runs: Runner, label: str, values: Mapping[str, Any], seeds: Sequence[int], share: float
-) -> list[Task]:
+def _tasks(runs: Runner, trial: Trial, seeds: Sequence[int], share: float) -> list[Task]:
     """Return the runs of a trial: its values in every cell that the search counts.
 
     They are evaluated on validation samples alone, in the last quarter of their rounds, which is
     what is scored. `share` is that of the rounds of the config.
     """
     config = runs.config
-    entry = config.method(label).with_values(values)
+    entry = config.method(trial.label).with_values(trial.parameters)
     chosen = config.search.skews or config.settings
     for name in chosen:
         if name not in (*config.skews, *config.settings):
@@ -244,35 +226,46 @@ def _tasks(
     return tasks
 
 
-def _run(runs: Runner, trials: Sequence[Trial], only: Sequence[str]) -> int:
-    """Do the runs of trials that are not done, and return how many are left.
-
-    The first trial of every row comes first, then the second: a search that is cut short has tried
-    all rows equally often.
-    """
-    in_order = sorted(trials, key=lambda trial: trial.number)
-    tasks = [task for trial in in_order for task in trial.tasks]
-    key_of = dict(zip(map(id, tasks), runs.keys(tasks), strict=True))
-    wanted = [task for task in tasks if not only or task.run.method.label in only]
-    # Trials at the same point have the same runs.
-    distinct = {key_of[id(task)]: task for task in wanted}
-    left = [task for key, task in distinct.items() if _outcome(key) is None]
-    runs.progress.start(left, len(distinct) - len(left))
-    for task, failure in runs.run(left):
-        # Otherwise the machine is to blame, and the trial stays open.
-        if failure is not None and failure.startswith(OWN_FAULTS):
-            store_failure(key_of[id(task)], failure)
-    for trial in trials:
-        trial.outcomes = [_outcome(key_of[id(task)]) for task in trial.tasks]
-    return sum(_outcome(key_of[id(task)]) is None for task in left)
-
-
 def _outcome(key: str) -> Outcome:
     """Return what the store says of a run."""
     folder = stored_run(key)
     if folder is None:
         return stored_failure(key)
     return float(files.read_json(folder / RESULT)["quarter"]["val_accuracy"])
+
+
+def _best_first(trials: Sequence[Trial]) -> list[Trial]:
+    """Return trials whose points differ, of equal scores the first; none until all are done."""
+    if any(trial.score is None for trial in trials):
+        return []
+    distinct: list[Trial] = []
+    for trial in sorted(trials, key=lambda trial: (-(trial.score or 0.0), trial.number)):
+        if all(trial.parameters != other.parameters for other in distinct):
+            distinct.append(trial)
+    return distinct
+
+
+def _facts(
+    space: Mapping[str, Axis], trials: Sequence[Trial], finalists: Sequence[Trial]
+) -> dict[str, Any]:
+    """Return what the file of the search says of a row."""
+    best = next(iter(_best_first(finalists)), None)
+    values = best.parameters if best else {}
+    sides = {name: edge(space[name], value) for name, value in values.items()}
+    scores = [trial.score for trial in trials if trial.score is not None]
+    return {
+        "space": {
+            name: list(axis) if isinstance(axis, tuple) else vars(axis)
+            for name, axis in space.items()
+        },
+        "planned": len(trials),
+        "failed": sum(bool(trial.facts()["errors"]) for trial in trials),
+        "best": best and {"trial": best.number, **best.facts()},
+        "edges": {name: side for name, side in sides.items() if side},
+        "expected_best": [round(score, 6) for score in expected_best(scores)],
+        "trials": [trial.facts() for trial in trials],
+        "finalists": [trial.facts() for trial in finalists],
+    }
 
 
 def summary_lines(found: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,5 @@
 """A method of one's own beside the published rows; runs of the record, done again."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from fedsdg.config.layers import load
 from fedsdg.experiment import compare
 from fedsdg.experiment.recheck import (
     SAME_LOSS,
-    Agreement,
     compared,
     recheck,
     recheck_record,
@@ -66,15 +64,12 @@ def test_a_twin_of_a_published_row_reaches_what_it_reaches(twin):
 def test_the_folder_stands_by_itself(twin):
     assert twin.folder == Path("compare/needs-twin")
     names = {file.name for file in twin.folder.iterdir()}
-    assert {"index.html", "comparison.json", "twin.py", "records", "ranking-twin.md"} <= names
+    assert {"index.html", "records", "ranking-twin.md"} <= names
     page = twin.page.read_text()
     assert "Twin of FedAvg" in page and "was not tuned" in page
     assert "paired " in page
     text = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
     assert re.findall(r"(?:src|href)=[\"'](?!#)([^\"']+)", text) == ["data:,"]
-    facts = json.loads((twin.folder / "comparison.json").read_text())
-    assert facts["arena"] == "needs" and facts["seeds"] == [3]
-    assert set(facts["plugins"]) == {"twin.py"}
 
 
 @pytest.mark.slow
@@ -236,7 +231,3 @@ def test_the_commit_alone_says_which_runs_are_done_again():
         for salt in ("a1b2", "a1b2", "c3d4")
     )
     assert first == again != other
-
-
-def test_losses_that_are_equal_are_said_to_be_so():
-    assert "its losses are equal in the first round" in Agreement("one", largest=0.0).sentence

@@ -9,7 +9,9 @@ import yaml
 
 from fedsdg.experiment import search as module
 from fedsdg.experiment.grid import Runner
+from fedsdg.experiment.material import get_or_make
 from fedsdg.experiment.points import points
+from fedsdg.experiment.runs import tasks_of
 from fedsdg.experiment.search import search, summary_lines
 from fedsdg.experiment.store import store_folder, stored_failure
 from tests.experiment.conftest import tiny
@@ -166,7 +168,9 @@ def test_choices_are_all_tried_without_a_number(folder, ran):
     assert rates == [0.001, 0.01, 0.1]
 
 
-def test_a_range_from_the_bound_begins_where_gates_can_move(folder, forked, ran):
+def test_a_range_from_the_bound_begins_where_gates_can_move(folder, ran):
+    for task in tasks_of(tiny("seeds=[100]", "search.seeds=[1]")):
+        get_or_make(task)
     space = "search.space.fedsdg={eta_m: [bound, 100.0, log]}"
     row = search(tiny(space), OUTPUT)["methods"]["fedsdg"]
     low = row["space"]["eta_m"]["low"]
