@@ -70,6 +70,8 @@ class Part(BaseModel):
     )
     registered_as: ClassVar[str] = ""
     "the name by which configs choose it"
+    kind_name: ClassVar[str] = ""
+    "what it is, such as optimiser"
     registry: ClassVar[dict[str, type[Part]]] = {}
     "the parts of this kind by name"
 
@@ -80,6 +82,7 @@ class Part(BaseModel):
             raise ConfigError(f"{cls.__qualname__} defines __post_init__; call it check_fields")
         cls.registered_as = name
         if kind:
+            cls.kind_name = cls.__name__.lower()
             cls.registry = {}
         if not name:
             return
@@ -165,7 +168,6 @@ class Chosen:
         """Return the part that a config names, or raise ConfigError."""
         if isinstance(value, self.kind):
             return value
-        what = self.kind.__name__.lower()
         if not isinstance(value, str | Mapping):
             wanted = f"the name of one, or a mapping with a {self.key!r}"
             raise ConfigError(f"is {shortened(value)}, but must be {wanted}")
@@ -175,7 +177,9 @@ class Chosen:
             raise ConfigError(f"is {shortened(value)}, but must name a {self.key!r}")
         known = self.kind.registry
         if not isinstance(name, str) or name not in known:
-            raise ConfigError(f"names no known {what}: {shortened(name)}{hint(name, known)}")
+            raise ConfigError(
+                f"names no known {self.kind.kind_name}: {shortened(name)}{hint(name, known)}"
+            )
         return known[name].read(given)
 
     def __get_pydantic_core_schema__(self, *_: Any) -> core_schema.CoreSchema:

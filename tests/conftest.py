@@ -37,8 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def _plugins_are_forgotten():
     """What the tests of a file load as plugins is unknown to those of the next."""
-    tables = [plugins.METHODS, plugins.DATASETS, plugins._LOADED]
-    tables += [kind.registry for kind in plugins.KINDS]
+    tables = [plugins._LOADED, *plugins.TABLES.values()]
     before = [dict(table) for table in tables]
     yield
     for table, content in zip(tables, before, strict=True):

@@ -32,7 +32,12 @@ METHODS: dict[str, Method] = dict(OWN_METHODS)
 """All methods by name: those of the package in the order of tables, then those of plugins."""
 DATASETS: dict[str, Callable[[], Any]] = {}
 """Functions that load the data sets of plugins, by name."""
-KINDS: tuple[type[Part], ...] = (Optimiser, Loss, Attack, Condition)
+TABLES: dict[str, dict[str, Any]] = {
+    "method": METHODS,
+    "dataset": DATASETS,
+    **{kind.kind_name: kind.registry for kind in (Optimiser, Loss, Attack, Condition)},
+}
+"""All that plugins add to, by kind and name."""
 _REGISTERED = "register a part by its class, such as class Away(Attack, name='away')"
 _FOLLOWS = "it follows from the parts, so remove it"
 _INSTEAD = {
@@ -79,24 +84,19 @@ def load(place: str) -> Plugin:
         return _LOADED[key]
     if is_file and not path.is_file():
         raise ConfigError(f": there is no plugin file {place}; correct its name")
-    before = _registered()
+    before = {kind: dict(table) for kind, table in TABLES.items()}
     try:
         module = _from_file(path) if is_file else importlib.import_module(place)
-        names = _names_in(module)
+        _add(module)
     except Exception as error:
-        for kind, name in _registered() - before:
-            del kind.registry[name]
+        for kind, table in TABLES.items():
+            table.clear()
+            table.update(before[kind])
         raise ConfigError(f": {place} is no plugin: {_sentence(error, path)}") from error
-    names |= {(kind.__name__.lower(), name) for kind, name in _registered() - before}
-    METHODS.update(getattr(module, "METHODS", {}))
-    DATASETS.update(getattr(module, "DATASETS", {}))
+    names = {(kind, name) for kind, table in TABLES.items() for name in table.keys() - before[kind]}
     sha256 = _sha256(Path(str(module.__file__)))
     _LOADED[key] = Plugin(place, module.__name__, sha256, frozenset(names))
     return _LOADED[key]
-
-
-def _registered() -> set[tuple[type[Part], str]]:
-    return {(kind, name) for kind in KINDS for name in kind.registry}
 
 
 def hashes(method: str, dataset: str, parts: Sequence[Part]) -> list[str]:
@@ -108,25 +108,18 @@ def hashes(method: str, dataset: str, parts: Sequence[Part]) -> list[str]:
         parts: Those that its config names besides: optimiser, loss, attack and conditions.
     """
     names = {("method", method), ("dataset", dataset)}
-    modules = {type(part).__module__ for part in parts}
-    used = [one for one in _LOADED.values() if one.names & names or one.module in modules]
-    return sorted(plugin.sha256 for plugin in used)
+    names |= {(part.kind_name, part.registered_as) for part in parts}
+    return sorted(plugin.sha256 for plugin in _LOADED.values() if plugin.names & names)
 
 
-def title(method: str) -> str | None:
-    """Return the title of a plugin's method, which records cannot know otherwise."""
-    return METHODS[method].title if method not in OWN_METHODS else None
-
-
-def _names_in(module: ModuleType) -> set[tuple[str, str]]:
-    """Return kind and name of the methods and data sets of a module, which must be new."""
+def _add(module: ModuleType) -> None:
+    """Add the methods and data sets of a module, which must be new."""
     for name in ("OPTIMISERS", "LOSSES", "ATTACKS"):
         if hasattr(module, name):
             raise ValueError(f"it defines '{name}', which is gone")
     methods = getattr(module, "METHODS", {})
     datasets = getattr(module, "DATASETS", {})
-    taken = methods.keys() & METHODS.keys() | datasets.keys() & {*DATASETS, *OWN_DATASETS}
-    for name in taken:
+    for name in methods.keys() & METHODS.keys() | datasets.keys() & {*DATASETS, *OWN_DATASETS}:
         raise ValueError(f"it defines {name!r}, which exists; rename it")
     for name, row in methods.items():
         if not isinstance(row, Method):
@@ -135,7 +128,8 @@ def _names_in(module: ModuleType) -> set[tuple[str, str]]:
     for name, function in datasets.items():
         if not callable(function):
             raise ValueError(f"its DATASETS[{name!r}] is no function")
-    return {("method", name) for name in methods} | {("dataset", name) for name in datasets}
+    METHODS.update(methods)
+    DATASETS.update(datasets)
 
 
 def _from_file(path: Path) -> ModuleType:

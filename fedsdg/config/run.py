@@ -10,6 +10,7 @@ from fedsdg.config.entries import Entry
 from fedsdg.config.sections import Adapters, Conditions, Federation, Training
 from fedsdg.data.partition import PartitionSettings
 from fedsdg.files import sha256_json
+from fedsdg.methods.families import METHODS
 from fedsdg.parts import Part, plain
 
 NUMERICS = 1
@@ -68,7 +69,8 @@ class Run(Part):
             "method": self.method.type,
             "label": self.method.label,
             "seed": self.seed,
-            "title": plugins.title(self.method.type),
+            # Records cannot know it otherwise.
+            "title": self.method.row.title if self.method.type not in METHODS else None,
             "attack": self.conditions.attack and self.conditions.attack.attack.registered_as,
         }
         return {key: value for key, value in named.items() if value not in (None, "")}

@@ -7,7 +7,6 @@ order, from fewer clients, in float32.
 
 import contextlib
 import io
-import itertools
 import tempfile
 import traceback
 import warnings
@@ -23,10 +22,6 @@ from pydantic.fields import FieldInfo
 
 from fedsdg.aggregation.errors import RuleFault
 from fedsdg.config import plugins
-from fedsdg.config.config import Config
-from fedsdg.data.partition import partition_clients
-from fedsdg.data.skew import parse_skew
-from fedsdg.experiment.material import load_images
 from fedsdg.experiment.small_federation import CLASSES, SECTIONS, Trial, arrays, contents
 from fedsdg.experiment.training import Training
 from fedsdg.federation import rounds
@@ -192,11 +187,8 @@ def gradients_are_derivatives(trial: Trial) -> None:
 
 def parameters_have_an_effect(trial: Trial) -> None:
     """Every parameter takes the values that it declares, and another value gives another run."""
-    if trial.kind == "method":
-        known = plugins.METHODS[trial.name].parameters
-    else:
-        kinds = {kind.__name__.lower(): kind for kind in plugins.KINDS}
-        known = kinds[trial.kind].registry[trial.name].model_fields
+    part = plugins.TABLES[trial.kind][trial.name]
+    known = part.parameters if trial.kind == "method" else part.model_fields
     values = {name: declared_values(info) for name, info in known.items()}
     choices = [((name, value),) for name, others in values.items() for value in others]
     for name, others in values.items():
@@ -243,7 +235,7 @@ def _require_close(found: Any, expected: Any, what: str, share: float = 1e-7) ->
         raise Failure(f"{what} (by up to {gap:.3g})")
 
 
-# --- Methods, plugins and configs -----------------------------------------------------------------
+# --- Methods and plugins --------------------------------------------------------------------------
 
 PROPERTIES: tuple[Callable[[Trial], None], ...] = (
     *(rounds_end_with_finite_numbers, the_same_seed_gives_the_same_bytes),
@@ -303,23 +295,3 @@ def _raised(error: BaseException) -> str:
         if not any(file.is_relative_to(folder) for folder in LIBRARIES):
             return f"{sentence} at {file.name}, line {frame.lineno}"
     return sentence
-
-
-def require_runnable(config: Config) -> None:
-    """Draw every partition of a grid, in memory.
-
-    Raises:
-        FileNotFoundError: A data set is not there.
-        ValueError: No draw gives every client enough samples, or the classes of the data set do not
-            suit loss or conditions.
-    """
-    seeds = config.seeds if config.partition_seed is None else (config.partition_seed,)
-    clients = {int(case.federation.clients) for case in config.cases.values()}
-    for source in config.datasets:
-        data = load_images(source)
-        config.training.loss.require_classes(data.num_classes)
-        for case in config.cases.values():
-            if case.conditions.label_conflict is not None:
-                case.conditions.label_conflict.require_classes(data.num_classes, data.name)
-        for skew, count, seed in itertools.product(config.skews, clients, seeds):
-            partition_clients(data, count, parse_skew(skew), seed, config.partition)

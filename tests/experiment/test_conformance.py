@@ -141,19 +141,16 @@ def bad(tmp_path, monkeypatch):
     def check(source, *claims):
         file = tmp_path / "broken.py"
         file.write_text(source)
-        before = {kind: dict(kind.registry) for kind in plugins.KINDS}
-        methods = dict(plugins.METHODS)
+        before = {kind: dict(table) for kind, table in plugins.TABLES.items()}
         if claims:
             monkeypatch.setattr(conformance, "PROPERTIES", claims)
         try:
             found = list(check_plugin(str(file)))
         finally:
             plugins._LOADED.pop(str(file), None)
-            plugins.METHODS.clear()
-            plugins.METHODS.update(methods)
-            for kind, registry in before.items():
-                kind.registry.clear()
-                kind.registry.update(registry)
+            for kind, table in plugins.TABLES.items():
+                table.clear()
+                table.update(before[kind])
         return {one.property: one.sentence for one in found if not one.ok}
 
     return check
