@@ -3,7 +3,7 @@
 python3 -m benchmarks.on_gpu --out FOLDER        (make gpu OUT=FOLDER)
 
 Every stage is a process whose output goes to a file in the folder; nothing has to be installed but
-what docs/gpu.md names. Without FEDSDG_DATA/cifar100 the run is two rounds on random images.
+what docs/running.md names. Without FEDSDG_DATA/cifar100 the run is two rounds on random images.
 """
 
 from __future__ import annotations

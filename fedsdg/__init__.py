@@ -6,7 +6,7 @@ used; ``fedsdg.aggregation`` alone aggregates what you have.
 
 from fedsdg.lazy import at_first_use
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _DOORS = {
     "compare": "experiment.compare",

@@ -1,7 +1,7 @@
-"""What is Markdown here and not for Python-Markdown: in pages as GitHub reads them, in docstrings.
+"""What GitHub takes for Markdown and Python-Markdown does not.
 
-Pages have lists right below a paragraph, and bars in code within tables. Docstrings have arguments
-as a list, examples as code, and brackets as they are.
+Pages have lists right below a paragraph, and bars in code within tables; docstrings have one example,
+which griffe knows as examples.
 """
 
 from __future__ import annotations
@@ -12,20 +12,10 @@ from typing import Any
 import griffe
 
 _ITEM = re.compile(r"(?:[-*]|\d+\.) ")
-#: The name of a comparison, to which findings link.
-_NAMED = re.compile(r"^- \*\*([\w.+-]+): ")
-#: Arguments stand in docstrings here as lines `name: text` or `name, other: text`.
-_ARGUMENT = re.compile(r"(\w+(?:, \w+)*): (?=\S)")
-#: An opening bracket of [M, d], which Markdown would take for a link's.
-_BRACKET = re.compile(r"(`[^`\n]*`)|(?<!\\)\[")
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """The text with an empty line above every list, and bars of code in tables unescaped.
-
-    A list of claims in the record gets an anchor for each.
-    """
-    claims = page.file.src_uri.endswith("/claims.md")
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """The text with an empty line above every list, and bars of code in tables unescaped."""
     lines: list[str] = []
     fenced = False
     for line in markdown.splitlines():
@@ -37,34 +27,14 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
                 lines.append("")
             if line.startswith("|"):
                 line = re.sub(r"`[^`]*`", lambda code: code[0].replace(r"\|", "|"), line)
-            if claims:
-                line = _NAMED.sub(r'- <a id="\1"></a>**\1: ', line)
         lines.append(line)
     return "\n".join(lines)
 
 
-class Readable(griffe.Extension):
+class Examples(griffe.Extension):
     """Changes the docstring of every module, class and function."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Change one."""
+        """Give the section its name."""
         if obj.docstring is not None:
-            obj.docstring.value = readable(obj.docstring.value)
-
-
-def readable(text: str) -> str:
-    """The Markdown of a docstring, paragraph by paragraph."""
-    return "\n\n".join(map(_paragraph, text.split("\n\n")))
-
-
-def _paragraph(text: str) -> str:
-    lines = text.splitlines()
-    if text.startswith(">>> "):
-        return f"```pycon\n{text}\n```"
-    if all(line.startswith("    ") for line in lines):
-        return text
-    lines = _BRACKET.sub(lambda found: found[1] or r"\[", text).splitlines()
-    heads = [line for line in lines if line and not line[0].isspace()]
-    if all(map(_ARGUMENT.match, heads)):
-        lines = [_ARGUMENT.sub(r"- **\1**: ", line, count=1) for line in lines]
-    return "\n".join(lines)
+            obj.docstring.value = re.sub(r"^Example:$", "Examples:", obj.docstring.value, flags=re.M)

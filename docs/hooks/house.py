@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsdg.files.places import root
 
-PAGE = "architecture.md"
+PAGE = "maintainers/architecture.md"
 WIDTH, HEIGHT, GAP = 700, 46, 14
 
 

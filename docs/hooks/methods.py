@@ -76,7 +76,7 @@ def page(name: str, row: Method, family: str, sent: Exchange | None) -> str:
     lines = [line for arena in ARENAS if (line := _line(arena, name))]
     if lines:
         means = "Means over the seeds of the record, with their 95 % intervals."
-        links = "[What the arenas are](../arenas.md); [how to read intervals](../reading.md)."
+        links = "[The arenas, and how to read intervals](../reading.md)."
         parts += [f"{means} {links}", *lines]
     else:
         parts.append("No published arena has this method.")

@@ -18,6 +18,8 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from fedsdg.files.places import root
 
 ROOT = root()
+#: The home of the site.
+HOME = "README.md"
 #: Where files from outside docs/ lie on the site.
 BELOW = PurePosixPath("repository")
 #: Shown as code, at most so many bytes of them; what is larger or something else is copied.
@@ -34,15 +36,25 @@ _LINK = re.compile(
 
 def on_files(files: Files, config: Any) -> Files:
     """Add every file outside docs/ that a page links to, and what these link to in turn."""
-    waiting = [
-        (Path("docs", file.src_uri), file.content_string) for file in files.documentation_pages()
+    home = File.generated(config, "index.md", content=Path(ROOT, HOME).read_text("utf-8"))
+    files.append(home)
+    waiting = [(Path(HOME), home.content_string)]
+    waiting += [
+        (Path("docs", file.src_uri), file.content_string)
+        for file in files.documentation_pages()
+        if file is not home
     ]
     found: dict[str, File] = {}
     while waiting:
         place, text = waiting.pop()
         for link in _LINK.finditer(text):
             there = resolved(link["target"], place)
-            if there is None or there.parts[:1] == ("docs",) or str(there) in found:
+            if (
+                there is None
+                or there == Path(HOME)
+                or there.parts[:1] == ("docs",)
+                or str(there) in found
+            ):
                 continue
             found[str(there)] = added = file_of(there, config)
             if there.suffix == ".md":
@@ -56,6 +68,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """The text with its links to files of the checkout turned to their places on the site."""
     here = PurePosixPath(page.file.src_uri)
     place = Path(*here.parts[1:]) if here.parts[0] == str(BELOW) else Path("docs", here)
+    if str(here) == "index.md":
+        place = Path(HOME)
 
     def turned(link: re.Match[str]) -> str:
         there = resolved(link["target"], place)
@@ -77,6 +91,8 @@ def resolved(target: str | None, place: Path) -> Path | None:
 
 def site_place(there: Path) -> PurePosixPath:
     """Where a file or folder of the checkout lies on the site, as the source of a page."""
+    if there == Path(HOME):
+        return PurePosixPath("index.md")
     if there.parts[:1] == ("docs",):
         return PurePosixPath(*there.parts[1:])
     if (ROOT / there).is_dir():

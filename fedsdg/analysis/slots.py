@@ -1,9 +1,10 @@
 """Where verdicts stand in documents: docs/claims.md, its numbers, and slots in the prose.
 
     … by <!-- private-branch-helps supported -->[+32.3 points …](docs/claims.md#…)<!-- / -->.
-    <!-- table main needs fedrep,fedper -->…<!-- / -->
+    <!-- table needs/iid@half:accuracy_b,views/iid@rotate:accuracy fedrep,fedper -->…<!-- / -->
 
-A slot names a claim and the verdict that its sentence presumes, or lines of an arena's table.
+A slot names a claim and the verdict that its sentence presumes, or the columns and the methods of a
+table that may span several arenas.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from pathlib import Path
 import pandas as pd
 
 from fedsdg.analysis.claims import RULE, WORDS, Verdict, judge, read_claims
-from fedsdg.analysis.layout import Table
+from fedsdg.analysis.layout import Table, arranged
+from fedsdg.analysis.means import best, heading, means, printed
+from fedsdg.analysis.metrics import METRICS
 from fedsdg.analysis.records import record
-from fedsdg.analysis.tables import table
 from fedsdg.errors import hint
 from fedsdg.files import write_bytes
 
@@ -117,12 +119,28 @@ def _number(verdicts: Mapping[str, Verdict], name: str, presumed: str, file: Pat
 
 
 def _lines(arguments: Sequence[str], root: Path) -> str:
-    """Return lines of a table of an arena."""
-    if len(arguments) != 3:
-        raise ValueError("write <!-- table NAME ARENA LABEL,LABEL -->")
-    name, arena, labels = arguments
-    there = record(root / RECORDS / arena)
-    return f"\n{table(name, there).rows(labels.split(','))}\n"
+    """Return a table: a column for each metric of a cell, the method with the highest first."""
+    if len(arguments) != 2:
+        raise ValueError("write <!-- table ARENA/CELL:METRIC,… LABEL,LABEL -->")
+    columns, labels = (argument.split(",") for argument in arguments)
+    numbers = pd.concat([_column(column, root) for column in columns])
+    text = arranged(numbers, printed, setting="at", best=best)
+    first = numbers.groupby("method", sort=False)["mean"].first()
+    labels.sort(key=lambda label: -first.get(label, 0))
+    return f"\n{Table('table', '', numbers, text).rows(labels)}\n"
+
+
+def _column(place: str, root: Path) -> pd.DataFrame:
+    """Return the means of a metric in a cell, at the selected round, with their heading."""
+    key, _, metric = place.partition(":")
+    arena, _, cell = key.partition("/")
+    if metric not in METRICS:
+        raise ValueError(f"there is no metric {metric!r}{hint(metric, METRICS)}")
+    numbers = means(record(root / RECORDS / arena), [metric])
+    numbers = numbers[(numbers["cell"] == cell) & (numbers["at"] == "selected")]
+    if numbers.empty:
+        raise ValueError(f"no run of {key} has the metric {metric!r}")
+    return numbers.assign(head=f"{arena}: {heading(metric)}")
 
 
 def documents(root: str | Path = ".") -> Iterator[tuple[Path, Callable[[], str]]]:

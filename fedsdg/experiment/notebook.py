@@ -23,7 +23,7 @@ from fedsdg.files.records import read_parquet
 
 @dataclass(frozen=True)
 class Records:
-    """The records of an experiment or of one run as data frames; columns: docs/records.md.
+    """The records of an experiment or of one run as data frames.
 
     Example:
         >>> fedsdg.records("needs").runs.groupby("method")["selected_accuracy"].mean()

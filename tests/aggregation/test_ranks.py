@@ -293,7 +293,7 @@ def test_ranks_without_a_group():
 
 @pytest.mark.slow
 def test_the_example_of_the_documentation_runs(tmp_path):
-    (example,) = blocks("docs/distributed.md")
+    (example,) = (one for one in blocks("docs/aggregate.md") if one.kind == "run by")
     script = tmp_path / "aggregate_over_ranks.py"
     script.write_text(example.text)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

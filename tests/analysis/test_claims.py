@@ -304,12 +304,12 @@ def test_slots_are_filled_in_place(root):
 
 
 def test_lines_of_a_table_are_filled_in(root):
-    slot = "<!-- table main needs fedavg,fedsdg --><!-- / -->\n"
+    slot = "<!-- table needs/iid@half:accuracy fedavg,fedsdg --><!-- / -->\n"
     (root / "README.md").write_text(slot)
     slots.render_documents(root)
     lines = (root / "README.md").read_text().splitlines()
     cells = [line.split("|")[1].strip() for line in lines if line.startswith("|")]
-    assert cells[2:] == ["fedavg", "fedsdg"] and "93.0" in lines[4]
+    assert cells[2:] == ["fedsdg", "fedavg"] and "93.0" in lines[3]
 
 
 @pytest.mark.parametrize(
@@ -319,10 +319,11 @@ def test_lines_of_a_table_are_filled_in(root):
         ("bettr supported --><!-- / -->", "no claim 'bettr'; did you mean 'better'"),
         ("better supported -->, ", "the slot lacks its beginning or its end"),
         ("/ -->", "the slot lacks its beginning"),
-        ("table main need fedavg --><!-- / -->", "results/reference/need/methods.json is missing"),
-        ("table man needs fedavg --><!-- / -->", "no table or metric 'man'; did you mean 'main'"),
-        ("table main needs fedavgg --><!-- / -->", "no line of 'fedavgg'; did you mean 'fedavg'"),
-        ("table main --><!-- / -->", "write <!-- table NAME ARENA"),
+        ("table need/iid:accuracy fedavg --><!-- / -->", "need/methods.json is missing"),
+        ("table needs/iid:accuracy fedavg --><!-- / -->", "no run of needs/iid has the metric"),
+        ("table needs/iid@half:acuracy fedavg --><!-- / -->", "did you mean 'accuracy'"),
+        ("table needs/iid@half:accuracy fedavgg --><!-- / -->", "did you mean 'fedavg'"),
+        ("table main --><!-- / -->", "write <!-- table ARENA/CELL"),
     ],
 )
 def test_a_wrong_slot_is_named_with_file_and_line(root, slot, message):
@@ -347,7 +348,7 @@ def test_claims_of_the_repository_name_experiments_that_exist():
 
 def test_documents_link_to_claims_that_exist():
     known = {claim.id for claim in read_claims(ROOT / "claims.yaml")}
-    documents = [ROOT / "README.md", *ROOT.glob("docs/*.md")]
+    documents = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
     text = "\n".join(file.read_text() for file in documents)
     linked = set(re.findall(r"claims\.md#([\w-]+)\)", text))
     assert linked and linked <= known

@@ -1,4 +1,4 @@
-"""The files of docs/add-a-method.md, each run for two rounds."""
+"""The files of docs/add-a-method.md and examples/plugins, each run for two rounds."""
 
 import re
 from pathlib import Path
@@ -12,11 +12,12 @@ from fedsdg.experiment.runs import task_of
 from fedsdg.files import read_json
 from fedsdg.models import CnnArchitecture, SmallCnn
 
-PAGE = (Path(__file__).parents[2] / "docs/add-a-method.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/add-a-method.md").read_text()
 NAME = r"`([a-z]+\.(?:py|yaml))`"
 FILES = dict(
     re.findall(rf"{NAME}(?:(?!```|`[a-z]+\.py`).)*?\n```\w+\n(.*?)^```$", PAGE, re.S | re.M)
-)
+) | {file.name: file.read_text() for file in ROOT.glob("examples/plugins/*.py")}
 SMALL = (
     "experiment=guide",
     "datasets=[digits]",
@@ -26,23 +27,24 @@ SMALL = (
     "federation={clients: 5, clients_per_round: 3, rounds: 2, evaluate_every: 1}",
 )
 CASES = {
-    "clipped.py": "methods=[{type: clipped-mean, bound: 0.5, nu: 0.001}]",
+    "clipped.py": "methods=[{type: clipped-mean, bound: 0.5}]",
     "momentum.py": "methods=[{type: fedavgm, beta: 0.5}]",
-    "fltrust.py": "conditions={benchmark_images: 100}",
+    "pull.py": "methods=[{type: pulled, nu: 0.001}]",
     "biases.py": "methods=[local-biases]",
     "away.py": "conditions={attack: {type: away, share: 0.4, scale: 3}}",
-    "night.py": "conditions={others: [{type: night, share: 0.5}]}",
-    "sign.py": "training={optimiser: {type: sign, share: 0.5}}",
-    "brier.py": "training={loss: brier}",
-    "checks.py": "datasets=[checks]",
     "largest.py": "tables=[main, largest_update]",
+    "server_samples.py": "conditions={benchmark_images: 100}",
+    "condition.py": "conditions={others: [{type: night, share: 0.5}]}",
+    "optimiser.py": "training={optimiser: {type: sign, share: 0.5}}",
+    "loss.py": "training={loss: brier}",
+    "data_set.py": "datasets=[checks]",
 }
-METHODS = {"fltrust.py": "methods=[fltrust]"}
+METHODS = {"server_samples.py": "methods=[fltrust]"}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with the files of the page."""
+    """A folder with the files of the page and of the examples."""
     folder = tmp_path_factory.mktemp("guide")
     for name, text in FILES.items():
         (folder / name).write_text(text)
