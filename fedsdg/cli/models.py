@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -253,9 +252,7 @@ def _rule(text: str) -> Any:
     """Return a rule as a config has it: a name, or a row such as {type: krum, f: 2}."""
     from fedsdg.files.yaml_text import read_yaml
 
-    row: Any = None
-    with contextlib.suppress(ValueError):
-        row = read_yaml(text, "--rule")
+    row = read_yaml(text, "--rule")
     if not isinstance(row, str | dict):
         raise ValueError(f"--rule {text!r} is neither a name nor a row {{type: …}}")
     return row

@@ -65,8 +65,7 @@ def check(
 
 def _check_config(config: Config, brief: bool, json: bool) -> None:
     from fedsdg.analysis.render import require_known
-    from fedsdg.experiment.conformance import require_runnable
-    from fedsdg.experiment.material import load_images
+    from fedsdg.experiment.material import load_images, require_runnable
 
     require_known(config.tables or (), config.figures or ())
     require_runnable(config)

@@ -21,7 +21,7 @@ from fedsdg.experiment.interruption import Stopped, stopped_by_signals
 from fedsdg.experiment.progress import Progress
 from fedsdg.experiment.runs import RESULTS, Task, tasks_of
 from fedsdg.experiment.store import is_current
-from fedsdg.experiment.workers import Note, Pool, environments, run_tasks
+from fedsdg.experiment.workers import Note, environments, run_tasks
 
 
 class Prepared(NamedTuple):
@@ -40,7 +40,8 @@ class Runner:
     """Does runs of a config in worker processes."""
 
     config: Config
-    pool: Pool
+    environments: list[dict[str, str]]
+    "of the workers"
     results: Path
     "the folder of backbones, partitions and runs"
     progress: Progress
@@ -57,7 +58,8 @@ class Runner:
         in_order = sorted(tasks, key=lambda task: task.run.dataset)
         distinct = {task.partition: task for task in in_order}
         prepared = {}
-        with closing(run_tasks(prepare, distinct.values(), self.pool)) as outcomes:
+        workers = (self.environments, self.config.plugins)
+        with closing(run_tasks(prepare, distinct.values(), *workers)) as outcomes:
             for task, outcome in outcomes:
                 if isinstance(outcome, RuntimeError):
                     raise ValueError(f"partition {task.partition}: {outcome}")
@@ -71,8 +73,8 @@ class Runner:
 
         Each comes with the sentence of its failure, or None.
         """
-        notes = self.progress.round
-        with closing(run_tasks(_execute, tasks, self.pool, notes, self.deadline)) as outcomes:
+        workers = (self.environments, self.config.plugins, self.progress.round, self.deadline)
+        with closing(run_tasks(_execute, tasks, *workers)) as outcomes:
             for task, outcome in outcomes:
                 if isinstance(outcome, RuntimeError):  # A killed worker could not record it.
                     from fedsdg.experiment.execution import record_failure
@@ -96,12 +98,12 @@ def runner(
         minutes: No run is started after this time.
     """
     training = config.training
-    pool = Pool(environments(training.device, training.threads, jobs), config.plugins)
+    workers = environments(training.device, training.threads, jobs)
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     with closing(Progress(title)) as progress:
         try:
             with stopped_by_signals():
-                yield Runner(config, pool, results, progress, deadline)
+                yield Runner(config, workers, results, progress, deadline)
         except Stopped as stop:
             kept = "no run had begun"
             if progress.runs:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from fedsdg.config import plugins
+from fedsdg.config.config import Config
 from fedsdg.config.run import Run
 from fedsdg.data.datasets import ImageData
 from fedsdg.data.images import Pictures
@@ -16,7 +17,7 @@ from fedsdg.data.partition_files import read_partition, write_partition
 from fedsdg.data.reading import load
 from fedsdg.data.skew import parse_skew
 from fedsdg.data.sources import Source, built_in
-from fedsdg.experiment.runs import Task
+from fedsdg.experiment.runs import Task, tasks_of
 from fedsdg.federation.tasks import Samples
 from fedsdg.models import Backbone, CnnArchitecture, load_backbone
 
@@ -152,3 +153,23 @@ def draw(run: Run, data: ImageData) -> Partition:
     clients = int(run.federation.clients)
     skew = parse_skew(run.skew)
     return partition_clients(data, clients, skew, run.partition_seed, run.partition)
+
+
+def require_runnable(config: Config) -> None:
+    """Draw every partition of a grid, in memory.
+
+    Raises:
+        FileNotFoundError: A data set is not there.
+        ValueError: No draw gives every client enough samples, or the classes of the data set do not
+            suit loss or conditions.
+    """
+    drawn = set()
+    for task in sorted(tasks_of(config), key=lambda task: task.run.dataset):
+        data = load_images(task.source)
+        task.run.training.loss.require_classes(data.num_classes)
+        conflict = task.run.conditions.label_conflict
+        if conflict is not None:
+            conflict.require_classes(data.num_classes, data.name)
+        if task.partition not in drawn:
+            draw(task.run, data)
+        drawn.add(task.partition)

@@ -11,7 +11,7 @@ from fedsdg.experiment.runs import Task
 
 SHOWN = (
     ("loss", "train_loss"),
-    ("accuracy", "expected_accuracy"),
+    ("accuracy", "accuracy"),
     ("validation", "val_accuracy"),
 )
 """The words for what is shown of an evaluated round, and its columns."""
@@ -87,21 +87,15 @@ class Progress:
         self._bar.update(_rounds(task) - last["round"])
         self._count()
         outcome = failure or _scores(last) or "stored before"
-        left = self._time_left() if self._in_log else ""
-        self.say(f"[{self.finished_runs}/{self.runs}] {task.title}: {outcome}{left}")
+        rest = (self._bar.total or 0) - self._bar.n
+        if rest:  # If it takes as long as what was done.
+            seconds = self._bar.format_dict["elapsed"] * rest / self._bar.n
+            outcome += f", about {tqdm.format_interval(seconds)} left"
+        self.say(f"[{self.finished_runs}/{self.runs}] {task.title}: {outcome}")
 
     def _count(self) -> None:
         counted = f"{self._title} [{self.finished_runs}/{self.runs}]"
         self._bar.set_description(counted, refresh=False)
-
-    def _time_left(self) -> str:
-        """Return what is left if it takes as long as what was done; nothing if it is unknown."""
-        done = self._bar.n
-        rest = (self._bar.total or 0) - done
-        if not done or not rest:
-            return ""
-        seconds = self._bar.format_dict["elapsed"] * rest / done
-        return f", about {tqdm.format_interval(seconds)} left"
 
 
 def _rounds(task: Task) -> int:

@@ -12,8 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -41,16 +40,6 @@ WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 """cuBLAS reads it when it starts: with a workspace of a fixed size its sums repeat."""
 PATIENCE = 30
 """Seconds in which a worker that is told to end can save its state."""
-
-
-@dataclass(frozen=True)
-class Pool:
-    """The workers that tasks are given to."""
-
-    environments: Sequence[Mapping[str, str]]
-    "of each worker; as many tasks run side by side"
-    plugins: tuple[str, ...] = ()
-    "files or modules that workers load before their first task"
 
 
 def environments(device: str, threads: int, jobs: int) -> list[dict[str, str]]:
@@ -86,7 +75,8 @@ def visible_gpus() -> list[str]:
 def run_tasks(
     function: Callable[[Task, Note], Any],
     tasks: Iterable[Task],
-    pool: Pool,
+    workers: Iterable[Mapping[str, str]],
+    plugins: tuple[str, ...] = (),
     on_note: Callable[[Task, Any], None] = lambda *_: None,
     deadline: float | None = None,
 ) -> Generator[tuple[Task, Any], None, None]:
@@ -98,19 +88,20 @@ def run_tasks(
         function: A function of a module, so that workers find it. What it reports with
             ``note(value)`` reaches ``on_note(task, value)`` here.
         tasks: They start in order; one is taken when a worker is free for it.
-        pool: The workers.
+        workers: What each finds in its environment; as many tasks run side by side.
+        plugins: Files or modules that workers load before their first task.
         on_note: Called with what tasks report.
         deadline: The time of the monotonic clock after which no task is started.
     """
-    workers = [_Worker(environment, pool.plugins) for environment in pool.environments]
+    processes = [_Worker(environment, plugins) for environment in workers]
     in_time = (task for task in tasks if deadline is None or time.monotonic() < deadline)
     try:
         while True:
-            free = [worker for worker in workers if worker.task is _NO_TASK]
+            free = [worker for worker in processes if worker.task is None]
             # In this order no task is taken for which no worker is free.
             for worker, task in zip(free, in_time):  # noqa: B905
                 worker.start(function, task)
-            busy = {w.connection: w for w in workers if w.task is not _NO_TASK}
+            busy = {w.connection: w for w in processes if w.task is not None}
             if not busy:
                 return
             for connection in wait(list(busy)):
@@ -118,25 +109,22 @@ def run_tasks(
                 task = worker.task
                 finished, value = worker.receive()
                 if finished:
-                    worker.task = _NO_TASK
+                    worker.task = None
                     yield task, value
                 else:
                     on_note(task, value)
     finally:
-        for worker in workers:
+        for worker in processes:
             worker.ask_to_end()
-        for worker in workers:
+        for worker in processes:
             worker.end()
-
-
-_NO_TASK: Any = object()
 
 
 class _Worker:
     """A process that does one task after another, and is replaced when it was killed."""
 
-    task: Any = _NO_TASK
-    "what the process is doing"
+    task: Any = None
+    "what the process is doing; None: it is idle"
     connection: Connection
     "on which the process answers"
     _process: BaseProcess | None = None
@@ -183,7 +171,7 @@ class _Worker:
     def ask_to_end(self) -> None:
         """Let the process end; one that is at work saves its state."""
         if self._process is not None:
-            if self.task is not _NO_TASK:
+            if self.task is not None:
                 self._process.terminate()
             self.connection.close()
 

@@ -100,7 +100,8 @@ def test_rounds_of_a_rule_with_state(federation, capsys, tmp_path):
     [
         ([], "krun", "there is no rule 'krun'; did you mean 'krum'?"),
         ([], "{type: krum, g: 2}", "unknown key 'g'; known are f"),
-        ([], "{type: krum", "--rule '{type: krum' is neither a name nor a row {type: …}"),
+        ([], "[krum]", "--rule '[krum]' is neither a name nor a row {type: …}"),
+        ([], "{type: krum", "--rule"),
         (["--report", "g.safetensors"], "fedsdg", "g.safetensors exists; choose another name, or"),
         (["--num-samples", "g.safetensors"], "fedavg", "g.safetensors is not JSON"),
         (["--state", "none"], "cgsv", "none: there is no such file"),

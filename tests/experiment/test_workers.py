@@ -8,13 +8,13 @@ from contextlib import closing
 
 import pytest
 
-from fedsdg.experiment.workers import ALLOCATOR, Pool, environments, run_tasks, visible_gpus
+from fedsdg.experiment.workers import ALLOCATOR, environments, run_tasks, visible_gpus
 from tests.experiment.conftest import ended, python, wait_until
 from tests.experiment.tasks import do
 
 
 def outcomes(tasks, count=2, on_note=lambda *_: None):
-    return dict(run_tasks(do, tasks, Pool(environments("cpu", 1, count)), on_note))
+    return dict(run_tasks(do, tasks, environments("cpu", 1, count), (), on_note))
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -29,7 +29,7 @@ def test_faults_cost_their_own_task(count):
 
 def test_notes_arrive_in_order_before_the_outcome():
     notes = []
-    with closing(run_tasks(do, ["a"], Pool([{}]), lambda *note: notes.append(note))) as found:
+    with closing(run_tasks(do, ["a"], [{}], (), lambda *note: notes.append(note))) as found:
         assert next(found) == ("a", "done a")
         assert notes == [("a", 0), ("a", 1), ("a", 2)]
 
@@ -42,7 +42,7 @@ def test_tasks_are_taken_when_a_worker_is_free():
             taken.append(name)
             yield name
 
-    with closing(run_tasks(do, tasks(), Pool([{}]))) as found:
+    with closing(run_tasks(do, tasks(), [{}])) as found:
         next(found)
         assert taken == ["a"]
 
@@ -65,18 +65,17 @@ def test_an_exception_ends_workers_at_once():
 
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        next(run_tasks(do, ["sleep"], Pool([{}]), stop))
+        next(run_tasks(do, ["sleep"], [{}], (), stop))
     assert time.monotonic() - begin < 20
     assert ended(processes[0])
 
 
 PARENT = """
-from fedsdg.experiment.workers import Pool, run_tasks
+from fedsdg.experiment.workers import run_tasks
 from tests.experiment.tasks import do
 
 if __name__ == "__main__":
-    pool = Pool([{}, {}])
-    list(run_tasks(do, ["sleep", "sleep"], pool, lambda _, n: print(n, flush=True)))
+    list(run_tasks(do, ["sleep", "sleep"], [{}, {}], (), lambda _, n: print(n, flush=True)))
 """
 
 
@@ -100,7 +99,7 @@ def test_workers_take_the_visible_gpus_in_turn(monkeypatch):
     assert [one["CUDA_VISIBLE_DEVICES"] for one in found] == ["2", "5", "2"]
     assert {one["FEDSDG_SHARING"] for one in found} == {"2"}
     assert all(one["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8" for one in found)
-    seen = sorted(outcome for _, outcome in run_tasks(do, ["environment"] * 2, Pool(found[:2])))
+    seen = sorted(outcome for _, outcome in run_tasks(do, ["environment"] * 2, found[:2]))
     assert seen == [("2", "1"), ("5", "1")]
 
 
