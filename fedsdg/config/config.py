@@ -114,12 +114,6 @@ class Config(Part):
             config = super().read(dict(given), place)
         except ConfigError as error:
             raise ConfigError(error.text, error.place or "the config") from None
-        if config.federation.clients == "all":
-            count = data_sets.natural_clients(
-                config.datasets, config.skews, config.partition.min_samples
-            )
-            federation = {**given["federation"], "clients": count}
-            return cls.read({**given, "federation": federation}, place)
         if config.tuned:
             methods, untuned = with_tuned(config.methods, config.tuned, config.search.space)
             config = config.replaced(methods=methods)

@@ -81,13 +81,13 @@ def require_consistent(config: Config) -> None:
             "federation.trajectory",
         )
     try:
-        config.conditions.require_possible(int(federation.clients), federation.clients_per_round)
+        config.conditions.require_possible(federation.clients, federation.clients_per_round)
     except ValueError as error:
         raise ConfigError(f": {error}", "conditions") from error
     for entry in config.methods:
         method = entry.method
         try:
-            method.rule.require(federation.clients_per_round, int(federation.clients))
+            method.rule.require(federation.clients_per_round, federation.clients)
             if method.stopping is not None:
                 method.stopping.require(config.conditions.differ_in_speed)
         except ValueError as error:

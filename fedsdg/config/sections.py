@@ -34,9 +34,8 @@ CHECKPOINT_FILES = ("adapter_config.json", "adapter_model.safetensors")
 class Federation(Part):
     """Clients, cohorts and rounds."""
 
-    clients: Million | Literal["all"] = 20
-    """number of clients K; `all`, with a skew `column~NAME`: as many as that column has values with
-    at least `min_samples` training samples"""
+    clients: Million = 20
+    "number of clients K; with a skew `column~NAME` at most one for each value of that column"
     clients_per_round: Count = 5
     "clients drawn in each round"
     rounds: Million = 20
@@ -86,8 +85,6 @@ class Federation(Part):
                     f"clients, and a round has {self.clients_per_round}; lower clients_per_round, "
                     "or write shapley: estimated"
                 )
-        if self.clients == "all":
-            return
         available = self.clients - self.kept_out
         if self.clients_per_round > available:
             raise ValueError(
@@ -98,7 +95,7 @@ class Federation(Part):
     @property
     def kept_out(self) -> int:
         """Number of clients that never train: held_out * K, halves rounded up."""
-        return math.floor(self.held_out * int(self.clients) + 0.5)
+        return math.floor(self.held_out * self.clients + 0.5)
 
 
 class Training(Part):

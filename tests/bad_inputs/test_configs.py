@@ -40,7 +40,7 @@ REFUSED = [
     ("federation.clients_per_round", 21, "more than the 20 clients"),
     ("federation.held_out", 0.9, "more than the 2 clients"),
     ("federation.clients", 0, "federation.clients is 0, but must be at least 1"),
-    ("federation.clients", "all", "no skew says which column"),
+    ("federation.clients", "all", "federation.clients is 'all', but must be a whole number"),
     ("federation.client", 5, "did you mean 'clients'?"),
     ("federation.evaluate_at", [5, 3], "must name rounds up to rounds = 60, rising"),
     ("federation.shapley", "estimatd", "did you mean 'estimated'?"),

@@ -11,19 +11,11 @@ NOBODY = {"label_conflict": {"share": 0.0}}
 SAID = [
     ({}, []),
     ({"conditions": {"label_conflict": {"share": 0.5}}}, []),
-    ({"conditions": NOBODY}, ["label_conflict.share is 0.0, none of 20 clients: nobody differs"]),
-    ({"scenarios": {"a": {"conditions": NOBODY}, "b": {"conditions": NOBODY}}}, ["nobody differs"]),
-    ({"conditions": {"feature_shift": {"share": 0.01}}}, ["nobody differs"]),
-    ({"conditions": {"quantisation": {"share": 0.0}}}, ["none of 20 clients: nobody is weak"]),
-    ({"conditions": {"label_conflict": {"classes": 0}}}, ["nobody's labels change"]),
-    (
-        {"conditions": {"label_conflict": {}, "label_noise": {"low": 0.1, "high": 0.2}}},
-        ["label noise is drawn on top"],
-    ),
-    (
-        {"datasets": PETS},
-        ["'letters' has learned from rendered letters", "stored at 4 pixels and enlarged to the 8"],
-    ),
+    ({"conditions": NOBODY}, ["label_conflict.share is 0.0, none of 20 clients"]),
+    ({"scenarios": {"a": {"conditions": NOBODY}, "b": {"conditions": NOBODY}}}, ["none of 20"]),
+    ({"conditions": {"feature_shift": {"share": 0.01}}}, ["feature_shift.share is 0.01, none"]),
+    ({"conditions": {"quantisation": {"share": 0.0}}}, ["none of 20 clients"]),
+    ({"datasets": PETS}, ["'letters' has learned from rendered letters; if images of 'pets'"]),
     ({"datasets": PETS, "trainable": "full", "methods": ["fedavg"]}, []),
 ]
 
