@@ -7,9 +7,8 @@ SEEDS ?= 3
 # Test processes side by side; TESTS chooses some.
 JOBS ?= 2
 TESTS ?= tests
-# What the page shows: the record, or results/summary. What is put into the record.
+# What the page shows: the record, or results/summary.
 RECORDS ?= results/reference
-EXPERIMENTS ?= needs label-skew views
 # The commit to compare with.
 BASE ?= main
 
@@ -61,9 +60,10 @@ bench: $(INSTALLED) .venv/.rivals ## how fast rules, rounds and files are here, 
 bench-compare: $(INSTALLED) ## whether rules and runs are slower than at BASE (QUICK=1: in small)
 	$(KEPT) python -m benchmarks.compare $(BASE) $(if $(QUICK),--quick) --measured $(PERFORMANCE)/commits.json
 
-record: $(INSTALLED) ## put computed EXPERIMENTS into the record, and draw its tables and figures
-	fedsdg record $(EXPERIMENTS)
+record: $(INSTALLED) ## what config/record.yaml publishes: search, runs, tables, figures, claims (MINUTES=50)
+	fedsdg record $(if $(MINUTES),--minutes $(MINUTES))
 	snakemake figures tables --cores $(CORES)
+	fedsdg render claims documents
 
 docs: $(INSTALLED) ## the pages that are made from the code, and the documentation in site/
 	python -m fedsdg.config.reference
@@ -74,7 +74,7 @@ package: ## the sdist and the wheel in dist/; needs build and twine alone
 	$(if $(wildcard $(INSTALLED)),$(BIN)/python,$(PYTHON)) -m build --outdir dist .
 	$(if $(wildcard $(INSTALLED)),$(BIN)/python,$(PYTHON)) -m twine check --strict dist/*
 
-gpu: ## check a machine with a GPU, into OUT=folder (DATA=folder with cifar100): docs/gpu.md
+gpu: ## check a machine with a GPU, into OUT=folder (DATA=folder with cifar100): docs/running.md
 	@test -n "$(OUT)" || { echo "error: say where the outputs go: make gpu OUT=folder" >&2; exit 1; }
 	@PYTHONPATH=$(CURDIR):$(PYTHONPATH) $(if $(DATA),FEDSDG_DATA=$(abspath $(DATA))) $(PYTHON) -m benchmarks.on_gpu --out $(OUT)
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from pathlib import Path
 from typing import Literal
 
-from fedsdg.cli.command import File, Laid, Words, answer, remark, require_writable
+from fedsdg.cli.command import (
+    File,
+    Laid,
+    Minutes,
+    Number,
+    Words,
+    answer,
+    remark,
+    require_writable,
+)
 from fedsdg.files import provenance, write_bytes
 from fedsdg.files.places import RECORDS, REGRET, SUMMARY, filled
 
@@ -30,15 +40,14 @@ def summarise(
             OUTPUT
 
     Example:
-        fedsdg summarise --runs results/runs/smoke --output results/summary/smoke
+        fedsdg summarise --config smoke --runs results/runs/smoke --output results/summary/smoke
     """
     require_writable(output)
     from fedsdg.analysis.gather import failed_runs
     from fedsdg.experiment.summary import write_summary
 
     if runs is not None:
-        described = laid.words() or "FEDSDG_CONFIG" in os.environ
-        write_summary(runs, output, laid.load() if described else None, search)
+        write_summary(runs, output, laid.load(), search)
         return 0
     if succeeded is None:
         raise ValueError("name the folder of the runs with --runs, such as results/runs/smoke")
@@ -127,15 +136,27 @@ def render(
         print(path.read_text(encoding="utf-8") if path.name in ("regret.md", "speed.md") else path)
 
 
-def record(experiment: Words, *, merge: bool = False) -> None:
+def record(
+    experiment: Words = (),
+    *,
+    merge: bool = False,
+    jobs: Number = None,
+    minutes: Minutes = None,
+) -> None:
     """Keep in results/reference what tables and figures are made from.
+
+    Without an experiment: search, run and keep what is left of config/record.yaml, which lists
+    everything that is published. The same command goes on where it was.
 
     Args:
         experiment: as its config names it: label-skew
         merge: keep the runs of the record that are not here
+        jobs: runs side by side, without an experiment (default: a processor each)
+        minutes: start no run after so many, without an experiment
 
     Example:
         fedsdg record smoke
+        fedsdg record --minutes 50
     """
     require_writable(RECORDS)
     from fedsdg.analysis.gather import keep_record
@@ -144,6 +165,12 @@ def record(experiment: Words, *, merge: bool = False) -> None:
         folder = Path(RECORDS) / name
         keep_record(filled(SUMMARY, experiment=name), folder, merge=merge)
         print(folder)
+    if not experiment:
+        from fedsdg.experiment.record import make_record
+
+        time = math.inf if minutes is None else minutes
+        for line in make_record(jobs or os.cpu_count() or 1, time):
+            print(line, flush=True)
 
 
 def trace(

@@ -1,0 +1,155 @@
+"""The published record, made in order of value from the list config/record.yaml.
+
+A step is the search of a config, or its runs. Finished runs go into results/reference, beside those
+that the same config and version would make again; these are not done a second time.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+
+from fedsdg.analysis.gather import failed_runs, keep_record
+from fedsdg.config.config import Config
+from fedsdg.config.layers import merged
+from fedsdg.experiment.grid import run_grid
+from fedsdg.experiment.points import points
+from fedsdg.experiment.recheck import recorded_runs
+from fedsdg.experiment.search import FINALISTS, SHARE, search
+from fedsdg.experiment.store import library_versions
+from fedsdg.experiment.summary import write_summary
+from fedsdg.files import places, read_json
+from fedsdg.files.yaml_text import read_yaml_file
+
+STEPS = "config/record.yaml"
+"""A list of steps: `search` or `runs`, the name of a config, and the seconds that a run of it takes
+on one core, where none has been timed here yet."""
+
+
+def make_record(jobs: int, minutes: float = math.inf) -> Iterator[str]:
+    """Do what is left of the steps, and say after each how much that still is.
+
+    Runs are kept in the store, so another call goes on where this one ends. A step that fails stops
+    no other.
+
+    Args:
+        jobs: The number of runs side by side.
+        minutes: No run is started after this time.
+
+    Yields:
+        A line for each step, and one for all of them.
+    """
+    end = time.monotonic() + 60 * minutes
+    runs_left = 0.0
+    hours_left = 0.0
+    for kind, name, seconds in read_yaml_file(places.shipped(STEPS)):
+        do, count = {"search": (_search, _trials_left), "runs": (_run, _runs_left)}[kind]
+        try:
+            if time.monotonic() < end:
+                do(_load(name), jobs, (end - time.monotonic()) / 60)
+        except (ValueError, OSError) as error:
+            yield f"{kind} {name}: {error}"
+        config = _load(name)
+        left = count(config)
+        hours = left * _seconds(config, seconds) / 3600
+        runs_left += left
+        hours_left += hours
+        yield f"{kind} {name}: {_printed(left, hours)}"
+    yield f"in all: {_printed(runs_left, hours_left)}"
+
+
+def _printed(runs: float, hours: float) -> str:
+    return f"{runs:.0f} runs left, about {hours:.1f} core-hours" if runs else "finished"
+
+
+def _load(name: str) -> Config:
+    """Return a config with the tuned values that searches found here, else those of records."""
+    raw = merged([name])
+    tuned = raw.get("tuned") or []
+    raw["tuned"] = []
+    for file in [tuned] if isinstance(tuned, str) else tuned:
+        here = _found(Path(file).parent.name).with_suffix(".tuned.yaml")
+        raw["tuned"].append(str(here) if here.is_file() else file)
+    return Config.read(raw)
+
+
+def _found(experiment: str) -> Path:
+    return places.filled(places.SEARCH, experiment=experiment)
+
+
+def _search(config: Config, jobs: int, minutes: float) -> None:
+    recorded, others = _recorded(config)
+    if others or not recorded:
+        search(config, _found(config.experiment), jobs=jobs, minutes=minutes)
+
+
+def _trials_left(config: Config) -> float:
+    """Return how many runs of full length a search still takes."""
+    recorded, others = _recorded(config)
+    file = _found(config.experiment)
+    rows = read_json(file)["methods"] if file.is_file() else {}
+    left = 0.0
+    for label in {} if recorded and not others else config.space:
+        row = rows.get(label, {"expected_best": [], "best": None})
+        trials = config.search.trials or len(points(config.space[label], None))
+        left += SHARE * (trials - len(row["expected_best"]))
+        left += 0 if row["best"] else FINALISTS * (len(config.search.seeds) - 1)
+    return left * len(config.datasets) * len(config.settings)
+
+
+def _run(config: Config, jobs: int, minutes: float) -> None:
+    """Do the runs that the record lacks, and record them.
+
+    Runs of another version or config are joined with none of them: they stay until all are done.
+    """
+    name = config.experiment
+    recorded, others = _recorded(config)
+    run_grid(config, jobs=jobs, minutes=minutes, done=recorded)
+    summary = places.filled(places.SUMMARY, experiment=name)
+    write_summary(places.filled(places.RUNS, experiment=name), summary, config)
+    lacking = failed_runs(summary).keys() - recorded
+    if others and lacking:
+        raise ValueError(
+            f"the record of {name} has runs of another version or config, such as {others[0]}; "
+            f"they are replaced when the {len(lacking)} runs that are left are done"
+        )
+    if others or {run.folder for run in config.runs()} - recorded - lacking:
+        record = places.filled(places.RECORD, experiment=name)
+        keep_record(summary, record, merge=not others)
+
+
+def _runs_left(config: Config) -> float:
+    """Return how many runs are neither recorded nor finished here."""
+    recorded, _ = _recorded(config)
+    summary = places.filled(places.SUMMARY, experiment=config.experiment)
+    if (summary / "runs.parquet").is_file() and not config.untuned:
+        return len(failed_runs(summary).keys() - recorded)
+    grid = (config.seeds, config.datasets, config.settings, config.methods)
+    return math.prod(map(len, grid)) - len(recorded)
+
+
+def _recorded(config: Config) -> tuple[set[str], list[str]]:
+    """Return the folders of recorded runs: of those that would come out again, and of others."""
+    record = places.filled(places.RECORD, experiment=config.experiment)
+    if config.untuned or not (record / "runs.parquet").is_file():
+        return set(), []
+    runs = {run.folder: run for run in config.runs()}
+    current = set()
+    others = []
+    for row in recorded_runs(record):
+        place = places.run_below(row)
+        hashes = (row["partition_hash"], row["backbone_hash"] or "")
+        if place in runs and runs[place].key(*hashes, library_versions()) == row["address"]:
+            current.add(place)
+        else:
+            others.append(place)
+    return current, others
+
+
+def _seconds(config: Config, otherwise: float) -> float:
+    """Return the mean time of the runs that were made here."""
+    below = places.filled(places.RUNS, experiment=config.experiment)
+    files = below.glob(f"{places.ANY_RUN}/provenance.json")
+    times = [read_json(file)["wall_seconds"] for file in files]
+    return fmean(times) if times else otherwise

@@ -1,0 +1,78 @@
+"""The published record: search, runs and merge by a list, from wherever it was left."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedsdg.config import run
+from fedsdg.experiment import record as module
+from fedsdg.experiment.grid import Runner
+from fedsdg.experiment.record import make_record
+from fedsdg.files import read_json
+from fedsdg.files.records import read_parquet
+from tests.experiment.conftest import TINY
+
+RECORD = Path("results/reference/tiny")
+SPACE = {"fedavg": {"eta_g": [0.001, 0.1, "log"]}}
+
+
+@pytest.fixture
+def listed(folder, forked, monkeypatch):
+    """A list of two steps, search and runs of one config."""
+    search = {"seeds": [100, 101], "trials": 2, "space": SPACE}
+    config = TINY | {"methods": ["fedavg"], "search": search, "skews": ["iid"]}
+    config |= {"tuned": str(RECORD / "tuned.yaml")}
+    write(config)
+    steps = folder / "record.yaml"
+    steps.write_text("- [search, tiny.yaml, 36]\n- [runs, tiny.yaml, 36]\n")
+    monkeypatch.setattr(module, "STEPS", steps)
+    return config
+
+
+def write(config):
+    Path("tiny.yaml").write_text(yaml.safe_dump(config))
+
+
+def made():
+    return read_parquet(RECORD / "runs.parquet").to_pylist()
+
+
+def test_without_time_it_says_what_is_left(listed):
+    # Two trials of half the rounds and both again on another seed; two seeds of the grid.
+    assert [*make_record(1, minutes=0)] == [
+        "search tiny.yaml: 4 runs left, about 0.0 core-hours",
+        "runs tiny.yaml: 2 runs left, about 0.0 core-hours",
+        "in all: 6 runs left, about 0.1 core-hours",
+    ]
+    assert not Path(".fedsdg").exists() and not RECORD.exists()
+
+
+def test_it_searches_runs_and_records_and_goes_on_from_the_record_alone(listed, monkeypatch):
+    done = [f"{step}: finished" for step in ("search tiny.yaml", "runs tiny.yaml", "in all")]
+    assert [*make_record(1)] == done
+    before = made()
+    assert [row["seed"] for row in before] == [0, 1]
+    best = read_json(RECORD / "search.json")["methods"]["fedavg"]["best"]["parameters"]
+    assert yaml.safe_load((RECORD / "tuned.yaml").read_text()) == {"fedavg": best}
+
+    # A clone has the record alone: neither the search nor a recorded run is done again.
+    shutil.rmtree(".fedsdg")
+    for name in ("runs", "search", "summary"):
+        shutil.rmtree(Path("results", name))
+    write(listed | {"seeds": [0, 1, 2]})
+    assert [*make_record(1)] == done
+    assert [row["seed"] for row in made()] == [0, 1, 2]
+    assert made()[:2] == before
+    assert [file.name for file in Path(".fedsdg/runs").iterdir()] == [made()[2]["address"]]
+
+    # Runs of another version stay until all are done anew.
+    module.STEPS.write_text("- [runs, tiny.yaml, 36]\n")
+    before = made()
+    monkeypatch.setattr(run, "NUMERICS", run.NUMERICS + 1)
+    monkeypatch.setattr(Runner, "run", lambda _, tasks: iter(()))
+    (fault,) = [line for line in make_record(1) if "another version" in line]
+    assert "the record of tiny" in fault
+    assert "fedavg/seed~0" in fault
+    assert made() == before
