@@ -66,7 +66,7 @@ class Block:
 
 def pages() -> list[str]:
     """The README and all pages of docs/, by their places in the checkout."""
-    return ["README.md", *sorted(f.relative_to(ROOT).as_posix() for f in DOCS.glob("*.md"))]
+    return ["README.md", *sorted(f.relative_to(ROOT).as_posix() for f in DOCS.rglob("*.md"))]
 
 
 def blocks(page: str, text: str | None = None) -> list[Block]:

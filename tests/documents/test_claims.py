@@ -17,6 +17,6 @@ def test_every_claim_is_about_an_experiment_that_ships():
 
 
 def test_departures_link_to_claims_that_exist():
-    text = (ROOT / "docs/departures.md").read_text()
-    linked = re.findall(r"\(claims\.md#([\w-]+)\)", text)
+    text = (ROOT / "docs/maintainers/departures.md").read_text()
+    linked = re.findall(r"claims\.md#([\w-]+)\)", text)
     assert linked and {*linked} <= {claim.id for claim in CLAIMS}

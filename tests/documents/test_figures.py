@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 def shown() -> dict[Path, list[str]]:
     """The local pictures that documents show or link to, and the documents that do."""
     found: dict[Path, list[str]] = {}
-    for page in (ROOT / "README.md", *ROOT.glob("docs/*.md")):
+    for page in (ROOT / "README.md", *ROOT.rglob("docs/**/*.md")):
         for target in re.findall(r"\]\(([^)#\s]+\.png)\)", page.read_text(encoding="utf-8")):
             if not target.startswith("http"):
                 found.setdefault((page.parent / target).resolve(), []).append(page.name)

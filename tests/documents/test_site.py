@@ -11,6 +11,7 @@ from urllib.parse import unquote, urldefrag
 import pytest
 
 from fedsdg.config.reference import default_of
+from fedsdg.files.records import CLIENTS_SCHEMA, ROUNDS_SCHEMA
 from fedsdg.methods.families import METHODS
 
 ROOT = Path(__file__).parents[2]
@@ -36,8 +37,9 @@ def words(page):
 
 
 def test_every_page_is_there_and_none_asks_the_network_for_anything(site):
-    pages = {f"{one.stem}.html" for one in (ROOT / "docs").glob("*.md")}
-    assert pages <= {one.name for one in site.glob("*.html")}
+    folder = ROOT / "docs"
+    pages = {one.relative_to(folder).with_suffix(".html") for one in folder.rglob("*.md")}
+    assert pages <= {one.relative_to(site) for one in site.rglob("*.html")}
     asked = re.compile(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="?(?:https?:)?//([^">]+)')
     assert [p for p in site.rglob("*.html") if asked.search(p.read_text("utf-8"))] == []
 
@@ -51,6 +53,15 @@ def test_every_link_and_picture_leads_to_a_file(site):
             if here and page.name != "404.html" and not (page.parent / place).exists():
                 lost.append(f"{page.relative_to(site)}: {target}")
     assert lost == []
+
+
+def test_docstrings_and_columns_are_shown_as_tables(site):
+    api = words(site / "api.html")
+    assert ":::" not in api and "Args:" not in api and "on_nonfinite" in api
+    columns = words(site / "maintainers/records.html")
+    assert [
+        name for name in (*ROUNDS_SCHEMA.names, *CLIENTS_SCHEMA.names) if name not in columns
+    ] == []
 
 
 def test_a_method_has_a_page_with_all_that_it_declares(site):

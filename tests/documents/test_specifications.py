@@ -10,7 +10,7 @@ from fedsdg.files.records import ROUNDS_SCHEMA
 from fedsdg.methods.families import METHODS
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/specifications.md").read_text()
+PAGE = (ROOT / "docs/maintainers/specifications.md").read_text()
 ROWS = re.findall(r"^\| (?!asked for|---)(.+?) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
 NAMES = {
     *re.findall(r"`([^`]+)`", config_page() + methods_page()),
@@ -31,7 +31,7 @@ def test_every_specification_has_rows_and_none_is_open():
 def test_what_a_row_names_is_there(row):
     _, here, shown = row
     assert {*re.findall(r"`([^`]+)`", here)} - NAMES == set()
-    assert "def test_" in (ROOT / shown).read_text()
+    assert "def test_" in (ROOT / "tests" / shown).read_text()
 
 
 def test_every_method_is_asked_for_or_a_variant_or_a_rival():

@@ -63,9 +63,8 @@ def followed(installed, tmp_path_factory):
     (folder / "smoke").write_text(small_config("smoke"), encoding="utf-8")
     write_uploads(folder)
     write_photographs(folder / "photos/pets")
-    (method,) = (one for one in blocks("docs/compare.md") if one.kind == "file")
-    # All pages are followed in one process, in which a method has one name.
-    (folder / "my_method.py").write_text(method.text.replace("clipped-mean", "mine"))
+    method = next(one for one in blocks("docs/add-a-method.md") if one.language == "python")
+    (folder / "my_method.py").write_text(method.text)
     (folder / "README.md").write_text(f"```sh\n{readme_commands()[0]}\n```\n")
     more = {"FEDSDG_CONFIG": str(default), "MPLBACKEND": "agg"}
     printed = {}

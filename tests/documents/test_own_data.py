@@ -1,4 +1,4 @@
-"""docs/from-images-to-a-model.md, followed by the wheel with photographs that are drawn here."""
+"""docs/own-data.md, followed by the wheel with photographs that are drawn here."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from fedsdg.experiment.material import load_images
 from tests.documents import pages
 from tests.own_images import PHOTO_CLASSES, write_photographs
 
-PAGE = "docs/from-images-to-a-model.md"
+PAGE = "docs/own-data.md"
 RUN = Path("results/runs/photos/photos/clients~8/dirichlet~1.0/fedsdg/seed~0")
 PARTITION = "results/partitions/photos/clients~8/dirichlet~1.0/seed~0.parquet"
 pytestmark = pytest.mark.slow
@@ -54,11 +54,10 @@ def test_what_plain_peft_predicts_is_what_evaluate_measures(printed):
     assert float(rate) == pytest.approx(np.dot(share, right), abs=0.15)
 
 
-def test_every_place_that_prints_an_accuracy_says_that_the_page_ends_at_chance(printed):
-    shared = re.search(r"^accuracy_shared +(0\.\d+)  at chance \(1/7\)$", printed[1], re.MULTILINE)
-    assert float(shared[1]) <= 12 / 56, "13 or more are luck in less than one of twenty draws"
-    assert re.search(r"; at chance \(.*\)\n$", printed[4])
-    assert "at chance (1/7)" in (RUN / "models/global/README.md").read_text()
+def test_the_models_of_the_page_are_above_chance(printed):
+    rates = dict(re.findall(r"^(accuracy\w*) +(0\.\d+)  of", printed[1], re.MULTILINE))
+    assert float(rates["accuracy"]) > 0.5 and float(rates["accuracy_shared"]) > 0.3
+    assert "at chance" not in "".join(printed)
 
 
 def test_training_has_gone_on_from_the_shared_model(printed):
