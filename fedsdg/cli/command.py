@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import inspect
 import json as json_format
-import os
 import re
 import shlex
 import sys
@@ -156,19 +155,3 @@ def print_remarks(config: Config) -> None:
 
     for text in remarks(config):
         remark(text)
-
-
-def require_writable(*places: str | Path) -> None:
-    """Refuse files or folders that cannot be written, before anything is computed.
-
-    Raises:
-        OSError: One sentence with the remedy.
-    """
-    for place in map(Path, places):
-        above = (place.absolute(), *place.absolute().parents)
-        folder = next(folder for folder in above if folder.is_dir())
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(
-                f"{place} cannot be written: change the permissions of {folder}, or name another "
-                "place with --output; that of finished runs is FEDSDG_STORE"
-            )

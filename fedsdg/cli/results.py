@@ -16,8 +16,8 @@ from fedsdg.cli.command import (
     Words,
     answer,
     remark,
-    require_writable,
 )
+from fedsdg.experiment.store import require_writable
 from fedsdg.files import provenance, write_bytes
 from fedsdg.files.places import RECORDS, REGRET, SUMMARY, filled
 

@@ -21,8 +21,8 @@ from fedsdg.cli.command import (
     answer,
     print_remarks,
     remark,
-    require_writable,
 )
+from fedsdg.experiment.store import require_writable, store_folder
 from fedsdg.files import read_json
 
 ACCURACIES = {
@@ -34,7 +34,7 @@ ACCURACIES = {
 
 
 def _require_places(place: str | Path) -> None:
-    require_writable(place, os.environ.get("FEDSDG_STORE") or ".fedsdg")
+    require_writable(place, store_folder("runs"))
 
 
 def run(

@@ -16,7 +16,6 @@ import fcntl
 import os
 import shutil
 import sys
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -52,6 +51,25 @@ def library_versions() -> dict[str, str]:
     return versions
 
 
+def require_writable(*places: str | Path) -> None:
+    """Refuse files or folders that cannot be written, before anything is computed.
+
+    Args:
+        places: Files or folders, which need not be there yet.
+
+    Raises:
+        PermissionError: One sentence with the remedy.
+    """
+    for place in map(Path, places):
+        above = (place.absolute(), *place.absolute().parents)
+        folder = next(folder for folder in above if folder.is_dir())
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(
+                f"{place} cannot be written: change the permissions of {folder}, or name another "
+                f"place with --output; that of finished runs is {STORE}"
+            )
+
+
 def get_or_run(key: str, run: Callable[[Path], None]) -> Path:
     """Return the folder of a finished run; ``run(folder)`` makes its files unless they are stored.
 
@@ -72,7 +90,8 @@ def get_or_run(key: str, run: Callable[[Path], None]) -> Path:
     if stored_run(key) and not checkpoints.is_dir():
         return target
     for folder in (target.parent, checkpoints.parent):
-        _require_writable(folder)
+        require_writable(folder)
+        folder.mkdir(parents=True, exist_ok=True)
     with _held(key):
         if not stored_run(key):
             _make(target, run)
@@ -126,19 +145,6 @@ def stored_failure(key: str) -> str | None:
     """Return the sentence of a run that failed, or None."""
     file = store_folder("failures") / f"{key}.json"
     return str(files.read_json(file)["error"]) if file.is_file() else None
-
-
-def _require_writable(folder: Path) -> None:
-    """Raise at once if a run would compute for hours and then be lost."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"the store {folder} cannot be written to ({error.strerror}); make it writable, or "
-            f"name another folder in the environment variable {STORE}",
-        ) from None
 
 
 @contextlib.contextmanager

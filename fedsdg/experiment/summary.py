@@ -3,37 +3,29 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from fedsdg.config.config import Config
-from fedsdg.config.facts import config_facts, method_facts
+from fedsdg.config.facts import config_facts
 from fedsdg.experiment.runs import tasks_of
 from fedsdg.files import read_json
-from fedsdg.files.places import ANY_RUN, RECORD, SEARCH, filled
+from fedsdg.files.places import RECORD, SEARCH, filled
 
 
-def write_summary(
-    runs: Path, output: Path, config: Config | None = None, search: Path | None = None
-) -> None:
+def write_summary(runs: Path, output: Path, config: Config, search: Path | None = None) -> None:
     """Gather the runs of an experiment, and copy what its pages need.
 
     Args:
         runs: ``results/runs/{experiment}``.
         output: The folder of the summary.
-        config: The experiment; without one every run that is there counts.
+        config: The experiment.
         search: What a search of hyper-parameters found; None: what ``search_file`` names.
 
     Raises:
-        FileNotFoundError: There is no run.
         ValueError: The folder holds another experiment, or a file of a run is damaged.
     """
     from fedsdg.analysis.gather import summarise
     from fedsdg.analysis.render import USUAL, add_pages
 
-    if config is None:
-        folders = sorted(folder for folder in runs.glob(ANY_RUN) if folder.is_dir())
-        summarise(folders, output, _recorded_facts(folders), search=search)
-        return
     if runs.name != config.experiment:
         raise ValueError(
             f"{runs} holds no runs of {config.experiment!r}; name results/runs/"
@@ -79,20 +71,6 @@ def closing_lines(config: Config, results: Path = Path("results")) -> Iterator[s
     yield f"tables:  {results}/tables/{name}/"
     yield f"figures: {results}/figures/{name}/"
     yield f"page:    {results}/report/index.html"
-
-
-def _recorded_facts(folders: list[Path]) -> dict[str, Any]:
-    """Return the facts on the methods of runs, by label; of a failed run the label may be all."""
-    facts: dict[str, Any] = {}
-    for folder in folders:
-        file = folder / "result.json"
-        result = read_json(file) if file.is_file() else {}
-        label = folder.parent.name
-        parameters = result.get("config", {}).get("parameters", {})
-        if "method" in result or label not in facts:
-            kind = result.get("method", label)
-            facts[label] = method_facts(label, kind, parameters, result.get("title", ""))
-    return facts
 
 
 def _copy_partitions(config: Config, results: Path, output: Path) -> None:

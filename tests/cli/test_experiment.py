@@ -65,7 +65,7 @@ def test_a_search_is_shown_without_running_anything(here, said):
 
 
 def test_runs_become_a_summary_a_record_tables_and_a_trace(here, said, told):
-    said("summarise", "--runs", "results/runs/tiny", "--output", "mine")
+    said("summarise", "--config", "tiny.yaml", "--runs", "results/runs/tiny", "--output", "mine")
     assert len(pd.read_parquet("mine/runs.parquet")) == 2
     assert said("summarise", "--succeeded", "mine", "--output", "flag") == ""
     assert Path("flag").is_file()
