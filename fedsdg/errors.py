@@ -55,8 +55,6 @@ _FORMS = {
     "dict": "is {value}, but must be a mapping of keys to values",
 }
 _NUMERIC = ("int_type", "float_type")
-_OF_ENTRIES = ("type", "name")
-"""Keys of every entry of ``methods``, which a misspelt parameter hardly meant."""
 _YAML_HINT = " (YAML reads 1e-4 as text: write 0.0001 or 1.0e-4)"
 
 
@@ -89,8 +87,7 @@ def error_sentence(
     form = _FORMS.get(kind) or _FORMS.get(kind.partition("_")[0], f"is {{value}}: {first['msg']}")
     fields = model.model_fields
     meaning = getattr(fields.get(key), "description", None)
-    known = [name for name in fields if name not in _OF_ENTRIES or not {*_OF_ENTRIES} <= {*fields}]
-    close = hint(key, known) if kind == "extra_forbidden" else ""
+    close = hint(key, fields) if kind == "extra_forbidden" else ""
     if kind == "literal_error":
         close = _close_choice(first["input"], str(context["expected"]))
     value = first["input"]

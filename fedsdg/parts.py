@@ -288,20 +288,11 @@ def with_parameters(part: P, values: Mapping[str, Any]) -> P:
     return part.replaced(**changed) if changed else part
 
 
-def checked(
-    given: Mapping[str, Any], known: Mapping[str, FieldInfo], place: str = ""
-) -> dict[str, Any]:
-    """Return given values of parameters in their proper types.
+def model_of(fields: Mapping[str, FieldInfo]) -> type[Part]:
+    """Return a model with these fields, which checks values of parameters.
 
     Args:
-        given: Values by name.
-        known: The parameters that there are.
-        place: Where the values stand, for the error.
-
-    Raises:
-        ConfigError: An unknown name, or a value that its parameter does not allow.
+        fields: By name, as ``parameters`` returns them.
     """
-    fields: dict[str, Any] = {key: (info.rebuild_annotation(), info) for key, info in known.items()}
-    model = create_model("Parameters", __base__=Part, **fields)
-    values = model.read(dict(given), place)
-    return {key: getattr(values, key) for key in given}
+    types: dict[str, Any] = {key: (info.rebuild_annotation(), info) for key, info in fields.items()}
+    return create_model("Parameters", __base__=Part, **types)

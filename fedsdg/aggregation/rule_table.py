@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 
 from fedsdg.aggregation.types import Rule
 from fedsdg.errors import hint, shortened
-from fedsdg.parts import checked, parameters, with_parameters
+from fedsdg.parts import model_of, parameters, with_parameters
 
 
 class Named(NamedTuple):
@@ -70,7 +70,7 @@ def make_rule(rule: Any) -> Rule:
         )
     named, where = _named(rule.get("type")), f"rule {rule.get('type')}"
     given = {key: value for key, value in rule.items() if key not in ("type", "name")}
-    values = checked(given, named.settable, where)
+    values = dict(model_of(named.settable).read(given, where))
     try:
         return with_parameters(named.rule, values)
     except ValueError as error:  # Of parameters that do not go together.

@@ -7,8 +7,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import create_model
-
 from fedsdg.config import plugins
 from fedsdg.config.sections import OVERRIDES, Training
 from fedsdg.config.values import Name
@@ -16,14 +14,7 @@ from fedsdg.errors import ConfigError, hint, shortened
 from fedsdg.files.places import root
 from fedsdg.files.yaml_text import read_yaml_file
 from fedsdg.methods.method import Method
-from fedsdg.parts import Part
-
-
-class Settings(Part):
-    """Keys of an entry besides the parameters of its method."""
-
-    type: str
-    name: Name | None = None
+from fedsdg.parts import Part, model_of
 
 
 class Entry(Part):
@@ -81,13 +72,9 @@ def find(name: Any) -> Method:
 
 
 @cache
-def settings_of(name: str) -> type[Settings]:
-    """Return the model of an entry: the parameters of its method, and keys of ``training``."""
-    row = find(name)
-    keys = {key: Training.model_fields[key].rebuild_annotation() | None for key in OVERRIDES}
-    fields: dict[str, Any] = {key: (kind, None) for key, kind in keys.items()}
-    fields |= {key: (info.rebuild_annotation(), info) for key, info in row.parameters.items()}
-    return create_model(name, __base__=Settings, **fields)
+def settings_of(name: str) -> type[Part]:
+    """Return the model of what an entry sets: parameters of its method, keys of ``training``."""
+    return model_of({key: Training.model_fields[key] for key in OVERRIDES} | find(name).parameters)
 
 
 def read_entry(given: Any) -> Entry:
@@ -108,9 +95,10 @@ def read_entry(given: Any) -> Entry:
     row = find(raw["type"])
     label = raw.get("name") or raw["type"]
     place = " ".join(str(label).split())
-    values = dict(settings_of(raw["type"]).read(dict(raw), place))
-    parameters = {key: values[key] for key in row.parameters}
-    training = {key: values[key] for key in OVERRIDES if values[key] is not None}
+    settings = {key: value for key, value in raw.items() if key not in ("type", "name")}
+    values = settings_of(raw["type"]).read(settings, place)
+    parameters = {key: getattr(values, key) for key in row.parameters}
+    training = {key: getattr(values, key) for key in OVERRIDES if key in settings}
     entry = {"type": raw["type"], "label": label, "parameters": parameters, "training": training}
     return Entry.read(entry, place)
 

@@ -83,7 +83,7 @@ def read_space(space: Mapping[str, Any], entries: tuple[Entry, ...]) -> dict[str
 
 def _read_axis(value: Any, kind: str, key: str) -> Axis:
     """Return the axis of one parameter of a method."""
-    known = [name for name in settings_of(kind).model_fields if name not in ("type", "name")]
+    known = settings_of(kind).model_fields
     if key not in known:
         raise ConfigError(f"is no parameter{hint(key, known)}")
     if not isinstance(value, list) or not value:
@@ -113,4 +113,4 @@ def _read_axis(value: Any, kind: str, key: str) -> Axis:
 
 def _checked(value: Any, kind: str, key: str) -> Any:
     """Return a value as the parameter has it."""
-    return getattr(settings_of(kind).read({"type": kind, key: value}), key)
+    return getattr(settings_of(kind).read({key: value}), key)

@@ -13,7 +13,7 @@ from fedsdg.parts import (
     Part,
     Several,
     Share,
-    checked,
+    model_of,
     parameters,
     with_parameters,
 )
@@ -170,10 +170,10 @@ def test_a_text_that_is_executed_may_define_a_part():
 
 
 def test_values_of_parameters_are_checked():
-    known = parameters(Pepper())
-    assert checked({"grains": 4}, known) == {"grains": 4}
+    model = model_of(parameters(Pepper(grains=5)))
+    assert dict(model.read({"hot": False})) == {"hot": False, "grains": 5}
     with pytest.raises(ConfigError, match=r"rule krum.grains is 0, but must be at least 1"):
-        checked({"grains": 0}, known, "rule krum")
+        model.read({"grains": 0}, "rule krum")
 
 
 def test_words():
