@@ -40,10 +40,10 @@ _FORMS = {
     "extra_forbidden": "has an unknown key {key!r}{close}",
     "invalid_key": "has the key {key}, but keys must be texts",
     "literal_error": "is {value}, but must be one of {expected}{close}",
-    "greater_than": "is {value}, but must be above {gt}",
-    "greater_than_equal": "is {value}, but must be at least {ge}",
-    "less_than": "is {value}, but must be below {lt}",
-    "less_than_equal": "is {value}, but must be at most {le}",
+    "greater_than": "is {value}, but must be above {gt:.12g}",
+    "greater_than_equal": "is {value}, but must be at least {ge:.12g}",
+    "less_than": "is {value}, but must be below {lt:.12g}",
+    "less_than_equal": "is {value}, but must be at most {le:.12g}",
     "too_short": "is {value}, but must be a list with at least one entry",
     "int": "is {value}, but must be a whole number",
     "float": "is {value}, but must be a number",
@@ -74,7 +74,7 @@ def error_sentence(
     """
     first = error.errors(include_url=False)[0]
     kind = first["type"]
-    context = {key: _rounded(value) for key, value in first.get("ctx", {}).items()}
+    context = first.get("ctx", {})
     of_a_key = kind in ("missing", "extra_forbidden", "invalid_key")
     location = first["loc"][:-1] if of_a_key else first["loc"]
     place = joined(place, _located(location, given))
@@ -89,7 +89,8 @@ def error_sentence(
     meaning = getattr(fields.get(key), "description", None)
     close = hint(key, fields) if kind == "extra_forbidden" else ""
     if kind == "literal_error":
-        close = _close_choice(first["input"], str(context["expected"]))
+        choices = str(context["expected"]).replace(" or ", ", ").replace("'", "").split(", ")
+        close = closest(first["input"], choices)
     value = first["input"]
     is_text = kind in _NUMERIC and _is_number(value)
     text = form.format(
@@ -108,17 +109,6 @@ def _is_number(value: Any) -> bool:
         return isinstance(value, str) and float(value) is not None
     except ValueError:
         return False
-
-
-def _rounded(value: Any) -> Any:
-    return f"{value:g}" if isinstance(value, float) else value
-
-
-def _close_choice(value: Any, expected: str) -> str:
-    """Return the closest of the choices that pydantic lists, if there is a close one."""
-    choices = expected.replace(" or ", ", ").replace("'", "").split(", ")
-    close = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _located(location: tuple[Any, ...], given: Any) -> str:
@@ -171,10 +161,20 @@ def hint(word: Any, known: Iterable[str]) -> str:
         "; did you mean 'krum'?"
     """
     names = [str(name) for name in known]
-    close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.4)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    return f"; known are {', '.join(names)}" if names else "; there are none"
+    others = f"; known are {', '.join(names)}" if names else "; there are none"
+    return closest(word, names, 0.4) or others
+
+
+def closest(word: Any, known: Iterable[str], likeness: float = 0.6) -> str:
+    """Return the end of a sentence: the closest known name, if one is close.
+
+    Args:
+        word: What was written.
+        known: The names that exist.
+        likeness: That a close name has at least, between 0 and 1.
+    """
+    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=likeness)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def shortened(value: Any) -> str:

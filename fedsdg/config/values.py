@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedsdg.data.skew import parse_skew
-from fedsdg.errors import ConfigError, shortened
+from fedsdg.errors import ConfigError, closest, shortened
 from fedsdg.parts import Natural, Several
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]{0,99}")
@@ -34,9 +33,8 @@ def require_skew(text: str) -> str:
         return parse_skew(text).text
     except ValueError as error:
         kind, sign, rest = text.partition("~")
-        close = difflib.get_close_matches(kind, _SKEWS, n=1)
-        meant = f"; did you mean {close[0] + sign + rest!r}?" if close and kind not in close else ""
-        raise ConfigError(f": {error}{meant}") from None
+        known = [] if kind in _SKEWS else [known + sign + rest for known in _SKEWS]
+        raise ConfigError(f": {error}{closest(text, known)}") from None
 
 
 def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:

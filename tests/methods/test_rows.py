@@ -5,7 +5,9 @@ import pytest
 from fedsdg.aggregation.rules.krum import Krum
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.types import Rule
-from fedsdg.config.facts import method_facts
+from fedsdg.config.config import Config
+from fedsdg.config.facts import config_facts
+from fedsdg.config.layers import merged
 from fedsdg.federation.personalisation import DualPath, PrivateHead
 from fedsdg.federation.terms import Proximal
 from fedsdg.methods.families import FAMILIES, METHODS
@@ -91,14 +93,21 @@ class DualTerm(Proximal):
 
 
 def test_facts_of_variants_follow_their_method():
-    facts = method_facts("krum-2", "krum", {})
-    assert facts["title"] == "Krum (2)" and facts["family"] == "Robust rules"
-    assert facts["order"] == method_facts("krum", "krum", {})["order"] + 1
-    assert method_facts("fedavg-x", "fedavg", {})["title"] == "FedAvg (samples, x)"
-    gone = method_facts("mine", "mine", {}, "My method")
-    assert gone["title"] == "My method" and gone["personal"] and not gone["family"]
-    assert method_facts("known", "clustered", {"assignment": "known"})["oracle"]
-    assert method_facts("centralised", "centralised", {})["oracle"]
+    entries = [
+        {"type": "krum", "name": "krum-2"},
+        "krum",
+        {"type": "fedavg", "name": "fedavg-x"},
+        {"type": "fedprox", "name": "mine"},
+        {"type": "clustered", "name": "known", "assignment": "known"},
+        "centralised",
+    ]
+    facts = config_facts(Config.read({**merged(), "methods": entries}))
+    titles = [facts[label]["title"] for label in ("krum-2", "fedavg-x", "mine")]
+    assert titles == ["Krum (2)", "FedAvg (samples, x)", "mine"]
+    assert facts["krum-2"]["family"] == "Robust rules"
+    assert facts["krum-2"]["order"] == facts["krum"]["order"] + 1
+    assert [label for label, fact in facts.items() if fact["oracle"]] == ["known", "centralised"]
+    assert not facts["fedavg-x"]["personal"] and facts["known"]["personal"]
 
 
 def test_a_head_of_its_own_needs_no_adapters():
