@@ -7,7 +7,7 @@ more for each scenario, with the scenario's mappings laid over; ``runs`` yields 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
@@ -24,7 +24,7 @@ from fedsdg.config.sections import Adapters, Conditions, Federation, Training
 from fedsdg.config.values import Name, Names, Seeds, Skews, Texts, require_folders, without_null
 from fedsdg.data.partition import PartitionSettings
 from fedsdg.data.sources import Source
-from fedsdg.errors import ConfigError, hint, shortened
+from fedsdg.errors import ConfigError, hint
 from fedsdg.parts import Chosen, Natural, NonNegative, Part, Several
 
 MOST_DRAWS = 20_000
@@ -95,7 +95,6 @@ class Config(Part):
     "the figures to make; null: the usual ones"
 
     _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
-    _untuned: frozenset[str] = PrivateAttr(default=frozenset())
 
     @classmethod
     def read(cls, given: Any, place: str = "") -> Self:
@@ -108,16 +107,13 @@ class Config(Part):
         Raises:
             ConfigError: In one sentence, what is wrong, where, and the remedy.
         """
-        if not isinstance(given, Mapping):
-            raise ConfigError(f"is {shortened(given)}, but must be a mapping", "the config")
         try:
-            config = super().read(dict(given), place)
+            config = super().read(given, place)
         except ConfigError as error:
             raise ConfigError(error.text, error.place or "the config") from None
         if config.tuned:
-            methods, untuned = with_tuned(config.methods, config.tuned, config.search.space)
+            methods = with_tuned(config.methods, config.tuned, config.search.space)
             config = config.replaced(methods=methods)
-            config._untuned = untuned
         config._raw.update(given, methods=config.methods, tuned=[])
         if config.scenarios:
             _ = config.cases  # Each is read by itself.
@@ -146,9 +142,9 @@ class Config(Part):
             consistency.require_without_backbone(self)
 
     @property
-    def untuned(self) -> frozenset[str]:
+    def untuned(self) -> list[str]:
         """The labels of entries that lack the values of their search."""
-        return self._untuned
+        return [entry.label for entry in self.methods if not entry.tuned]
 
     @cached_property
     def space(self) -> dict[str, dict[str, Axis]]:
@@ -175,9 +171,8 @@ class Config(Part):
     @property
     def settings(self) -> tuple[str, ...]:
         """The skews, each under each scenario as ``{skew}@{scenario}`` if there are any."""
-        if not self.scenarios:
-            return self.skews
-        return tuple(f"{skew}@{name}" for skew in self.skews for name in self.scenarios)
+        names = [f"@{name}" for name in self.scenarios] or [""]
+        return tuple(map("".join, itertools.product(self.skews, names)))
 
     def method(self, label: str) -> Entry:
         """Return the entry of a label, or raise ConfigError that lists the labels."""
@@ -200,11 +195,7 @@ class Config(Part):
             ConfigError: A name means nothing, or cannot be run here.
         """
         raw = dict(self._raw)
-        labels = [entry.label for entry in self.methods]
-        if method not in (None, *labels):
-            if method not in plugins.METHODS:
-                close = hint(method, [*labels, *plugins.METHODS])
-                raise ConfigError(f"unknown method {method!r}{close}")
+        if method not in (None, *(entry.label for entry in self.methods)):
             raw["methods"] = [*raw["methods"], method]
         if dataset not in (None, *map(dataset_name, self.datasets)):
             raw["datasets"] = [*raw["datasets"], dataset]
@@ -221,9 +212,9 @@ class Config(Part):
     def runs(self) -> Iterator[Run]:
         """Yield all runs of the grid, seed by seed."""
         datasets = tuple(map(dataset_name, self.datasets))
-        cells = itertools.product(self.seeds, datasets, self.settings, range(len(self.methods)))
-        for seed, dataset, setting, position in cells:
-            yield self.run(dataset, setting, self.methods[position], seed)
+        cells = itertools.product(self.seeds, datasets, self.settings, self.methods)
+        for seed, dataset, setting, entry in cells:
+            yield self.run(dataset, setting, entry, seed)
 
     def run(self, dataset: str, setting: str, entry: Entry, seed: int) -> Run:
         """Return one run.
@@ -237,7 +228,7 @@ class Config(Part):
         Raises:
             ConfigError: The config has a search for the entry, whose values are not there yet.
         """
-        if entry.label in self.untuned and any(entry is own for own in self.methods):
+        if not entry.tuned:
             raise ConfigError(
                 f"has no tuned values in {self.tuned[-1]}; make them with 'fedsdg search --only "
                 f"{entry.label}' and this config, or set eta_g in its entry",

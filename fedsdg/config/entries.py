@@ -28,6 +28,8 @@ class Entry(Part):
     "all parameters of its method"
     training: dict[str, Any]
     "keys of ``training`` that it sets for itself"
+    tuned: bool = True
+    "whether it has the values that its search is to find"
 
     def check_fields(self) -> None:
         """Refuse values that do not go together, and what the method does not permit."""
@@ -112,7 +114,7 @@ def read_entries(given: Any) -> tuple[Entry, ...]:
 
 def with_tuned(
     entries: Iterable[Entry], files: Iterable[str], space: Mapping[str, Mapping[str, Any]]
-) -> tuple[tuple[Entry, ...], frozenset[str]]:
+) -> tuple[Entry, ...]:
     """Lay the values that searches found over entries.
 
     Args:
@@ -122,26 +124,25 @@ def with_tuned(
         space: Label → parameter → axis of the search.
 
     Returns:
-        The entries, and the labels of those that are not tuned: they lack a value that their space
-        names, or neither they nor their methods are in the last file and they set no ``eta_g``.
+        The entries. One is not ``tuned`` if it lacks a value that its space names, or if neither it
+        nor its method is in the last file and it sets no ``eta_g``.
     """
     layers = [_tuned(file) for file in files]
     laid: list[Entry] = []
-    untuned: set[str] = set()
     for entry in entries:
-        label = entry.label
-        name = label
+        name = entry.label
+        has_rate = "eta_g" in entry.training
         # A variant that is not searched takes the values of its method.
-        if label not in {*space, *layers[-1]} and "eta_g" not in entry.training:
+        if name not in {*space, *layers[-1]} and not has_rate:
             name = entry.type
-        lacking = set(space.get(label, ())) - set(layers[-1].get(name) or ())
-        if lacking if name in layers[-1] else "eta_g" not in entry.training:
-            untuned.add(label)
         values: dict[str, Any] = {}
         for layer in layers:
             values |= layer.get(name) or {}
-        laid.append(entry.with_values(values) if values else entry)
-    return tuple(laid), frozenset(untuned)
+        lacking = set(space.get(entry.label, ())) - set(layers[-1].get(name) or ())
+        is_tuned = not lacking if layers[-1].get(name) else has_rate
+        found = entry.with_values(values) if values else entry
+        laid.append(found if is_tuned else found.replaced(tuned=False))
+    return tuple(laid)
 
 
 def _tuned(file: str) -> Mapping[str, Any]:

@@ -47,17 +47,14 @@ class Scenario(Part):
         Raises:
             ConfigError: No method has a parameter of a name.
         """
-        changes = {key: getattr(self, key) or {} for key in SECTIONS}
-        known = {key for entry in entries for key in entry.parameters}
+        known = list(dict.fromkeys(key for entry in entries for key in entry.parameters))
         for key in self.parameters or {}:
             if key not in known:
                 place = f"scenarios.{name}.parameters"
                 raise ConfigError(f": no method has a parameter {key!r}{hint(key, known)}", place)
         methods = [self.entry(entry) for entry in entries]
-        whole = {**raw, "methods": methods, "scenarios": {}}
-        if self.partition_seed is not None:
-            whole["partition_seed"] = self.partition_seed
-        return overlay(whole, changes)
+        changes = {key: value for key, value in self if key != "parameters" and value is not None}
+        return overlay({**raw, "methods": methods, "scenarios": {}}, changes)
 
     def entry(self, entry: Entry) -> Entry:
         """Return an entry of ``methods`` with the scenario's values of its parameters."""
