@@ -26,7 +26,7 @@ NAMES = {
         "fedsdg.aggregation.by_client.aggregate_by_client",
     ),
     "Methods of your own": (
-        "fedsdg.parts: Part",
+        "fedsdg.parts.Part",
         "fedsdg.methods.method.Method",
         "fedsdg.aggregation.types: Rule, Plan, Combination, TrimmedMean, Context, UploadRequest",
         "fedsdg.aggregation.rows.Rows",

@@ -15,7 +15,7 @@ from fedsdg.methods.method import Method
 #: Where sizes are looked up, the first that has a method: the grid in which each ran once, arenas.
 GRIDS = ("every-method", *ARENAS)
 #: Of the picture, in its own units.
-WIDTH = 470
+WIDTH = 500
 
 
 class Exchange(NamedTuple):

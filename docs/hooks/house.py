@@ -1,4 +1,4 @@
-"""A drawing of the rooms on the page of the architecture, from the walls between them."""
+"""A drawing of the layers of the package on the page of the architecture."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return markdown
     head, _, rest = markdown.partition("\n")
     said = (
-        "Who stands above may import who stands below; rooms side by side do not know each other. "
-        "Drawn from the walls in `pyproject.toml`."
+        "A layer imports only layers below it, and packages of one layer not each other. "
+        "Drawn from the contracts in `pyproject.toml`."
     )
     return f"{head}\n\n{drawing()}\n\n{said}\n{rest}"
 
