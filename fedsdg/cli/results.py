@@ -8,15 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Literal
 
-from fedsdg.cli.command import (
-    File,
-    Laid,
-    Minutes,
-    Number,
-    Words,
-    answer,
-    remark,
-)
+from fedsdg.cli.command import File, Laid, Minutes, Number, Words, answer, remark
 from fedsdg.experiment.store import require_writable
 from fedsdg.files import provenance, write_bytes
 from fedsdg.files.places import RECORDS, REGRET, SUMMARY, filled

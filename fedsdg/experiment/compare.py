@@ -6,9 +6,9 @@ seed by seed. Whether that is allowed on this machine is tried first (``recheck`
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedsdg import files
 from fedsdg.analysis.compare import ranking, sentences
@@ -35,8 +35,7 @@ KEYS = ("experiment", "methods", "plugins", "search")
 """What a config of newcomers may say; all else is the arena's."""
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """A finished comparison."""
 
     tables: list[Table]
@@ -45,18 +44,10 @@ class Comparison:
     "where newcomers stand"
     paired: str | None
     "how runs made here are pairs of the record's, as `Agreement` says; None: all were run here"
-    folder: Path
-    "of page, tables and records"
-
-    @property
-    def page(self) -> Path:
-        """The page of the comparison."""
-        return self.folder / "index.html"
-
-    @property
-    def records(self) -> Path:
-        """The runs of newcomers and rivals, as one record."""
-        return self.folder / "records"
+    page: Path
+    "in the folder of the tables"
+    records: Path
+    "the runs of newcomers and rivals, as one record"
 
 
 def compare(
@@ -152,10 +143,9 @@ def compare(
         replace(table, name=f"{table.name}-{label}").write(folder)
         tables.append(table)
         lines += sentences(both, label)
-    finished = Comparison(tables, lines, paired, folder)
     remark = " ".join([f"{checked}.", *lines])
-    write_page(finished.page, [both], root=folder, compared=tables, remark=remark)
-    return finished
+    page = write_page(folder / "index.html", [both], root=folder, compared=tables, remark=remark)
+    return Comparison(tables, lines, paired, page, both.folder)
 
 
 def _newcomers(places: Sequence[str]) -> dict[str, Any]:

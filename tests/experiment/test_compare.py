@@ -62,8 +62,8 @@ def test_a_twin_of_a_published_row_reaches_what_it_reaches(twin):
 
 @pytest.mark.slow
 def test_the_folder_stands_by_itself(twin):
-    assert twin.folder == Path("compare/needs-twin")
-    names = {file.name for file in twin.folder.iterdir()}
+    assert twin.page == Path("compare/needs-twin/index.html")
+    names = {file.name for file in twin.page.parent.iterdir()}
     assert {"index.html", "records", "ranking-twin.md"} <= names
     page = twin.page.read_text()
     assert "Twin of FedAvg" in page and "was not tuned" in page
