@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
@@ -188,19 +188,9 @@ class Chosen:
         return core_schema.no_info_plain_validator_function(self.read, serialization=serializer)
 
     def __get_pydantic_json_schema__(self, *_: Any) -> dict[str, Any]:
-        """Return the names."""
-        return named_schema(self.kind.registry, self.key)
-
-
-def named_schema(names: Iterable[str], key: str = "type") -> dict[str, Any]:
-    """Return the JSON schema of a name, or of a mapping that holds one.
-
-    Args:
-        names: Those that there are.
-        key: Of the name within the mapping.
-    """
-    name = {"enum": list(names)}
-    return {"anyOf": [name, {"type": "object", "properties": {key: name}}]}
+        """Return the names, alone or in a mapping."""
+        name = {"enum": list(self.kind.registry)}
+        return {"anyOf": [name, {"type": "object", "properties": {self.key: name}}]}
 
 
 class Ends(Part):

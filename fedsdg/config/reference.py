@@ -1,5 +1,7 @@
 """The pages that explain every key of a config and every method, from what their parts declare.
 
+Editors take ``Config.model_json_schema()``.
+
 ``python -m fedsdg.config.reference`` writes docs/config.md and docs/methods.md.
 """
 
@@ -18,7 +20,6 @@ from fedsdg.config import plugins
 from fedsdg.config.backbones import Backbone
 from fedsdg.config.config import Config
 from fedsdg.config.entries import Entry
-from fedsdg.data.sources import DATASETS
 from fedsdg.errors import models_in
 from fedsdg.federation.conditions.attack import Attack
 from fedsdg.federation.losses import Loss
@@ -26,7 +27,7 @@ from fedsdg.federation.optimisers import Optimiser
 from fedsdg.methods import families
 from fedsdg.methods.families import FAMILIES
 from fedsdg.methods.method import Method
-from fedsdg.parts import Part, named_schema, parameters, plain
+from fedsdg.parts import Part, parameters, plain
 
 _MADE = "Made by `make docs` from the parts in `fedsdg/`; not to be edited here.\n"
 _ABOUT = """[config/README.md](../config/README.md) says how configs are laid over one another.
@@ -50,15 +51,6 @@ def config_page() -> str:
         for name, part in kind.registry.items():
             pages.append(section(f"{kind.__name__} `{name}`", part))
     return "\n".join(pages)
-
-
-def config_schema() -> dict[str, Any]:
-    """Return the JSON schema of a config, for editors."""
-    schema = Config.model_json_schema()
-    keys = schema["properties"]
-    for key, names in (("methods", plugins.METHODS), ("datasets", DATASETS)):
-        keys[key] |= {"type": "array", "items": named_schema(names)}
-    return schema
 
 
 def methods_page() -> str:
