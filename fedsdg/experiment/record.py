@@ -134,10 +134,14 @@ def _recorded(config: Config) -> tuple[set[str], list[str]]:
     record = places.filled(places.RECORD, experiment=config.experiment)
     if config.untuned or not (record / "runs.parquet").is_file():
         return set(), []
+    try:
+        rows = recorded_runs(record)
+    except ValueError as fault:  # Its format is another, or it is damaged.
+        return set(), [str(fault)]
     runs = {run.folder: run for run in config.runs()}
     current = set()
     others = []
-    for row in recorded_runs(record):
+    for row in rows:
         place = places.run_below(row)
         hashes = (row["partition_hash"], row["backbone_hash"] or "")
         if place in runs and runs[place].key(*hashes, library_versions()) == row["address"]:

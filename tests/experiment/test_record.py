@@ -7,11 +7,13 @@ import pytest
 import yaml
 
 from fedsdg.config import run
+from fedsdg.config.layers import merged
 from fedsdg.experiment import record as module
 from fedsdg.experiment.grid import Runner
 from fedsdg.experiment.record import make_record
-from fedsdg.files import read_json
+from fedsdg.files import places, read_json
 from fedsdg.files.records import read_parquet
+from fedsdg.files.yaml_text import read_yaml_file
 from tests.experiment.conftest import TINY
 
 RECORD = Path("results/reference/tiny")
@@ -76,3 +78,17 @@ def test_it_searches_runs_and_records_and_goes_on_from_the_record_alone(listed, 
     assert "the record of tiny" in fault
     assert "fedavg/seed~0" in fault
     assert made() == before
+
+
+def test_searches_of_the_published_list_come_before_runs_with_their_values():
+    searched = set()
+    for kind, name, seconds in read_yaml_file(places.shipped("config/record.yaml")):
+        raw = merged([name])
+        tuned = raw.get("tuned") or []
+        files = [tuned] if isinstance(tuned, str) else tuned
+        needed = {Path(file).parent.name for file in files}
+        if kind == "search":
+            searched.add(raw["experiment"])
+        assert needed <= searched
+        assert seconds > 0
+    assert {*places.ARENAS} - {"views"} <= searched
