@@ -50,17 +50,15 @@ def _fuses() -> bool:
 
 def require_without_backbone(config: Config) -> None:
     """Raise ConfigError for what needs a backbone, with ``trainable: full``."""
-    for key, fit in (("precision", ("float32",)), ("kernel", ("auto", "torch"))):
-        value = getattr(config.training, key)
-        if value not in fit:
-            text = f"is {value}, but trainable: full needs {' or '.join(fit)}; change it"
-            raise ConfigError(text, f"training.{key}")
-    if config.adapters.start is not None:
-        raise ConfigError(
-            ": with trainable: full there are no adapters that could start from a checkpoint; "
-            "remove it, or set trainable to adapters",
-            "adapters.start",
-        )
+    for place, value, possible in (
+        ("training.precision", config.training.precision, ("float32",)),
+        ("training.kernel", config.training.kernel, ("auto", "torch")),
+        ("adapters.start", config.adapters.start, (None,)),
+    ):
+        if value not in possible:
+            raise ConfigError(
+                ": it needs a backbone, which trainable: full has not; remove it", place
+            )
     for entry in config.methods:
         if entry.row.needs_adapters:
             raise ConfigError(
