@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import uuid
@@ -58,6 +59,21 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+@contextlib.contextmanager
+def appearing(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `folder` that takes its place only if the block succeeds."""
+    for left_by_killed in folder.parent.glob(f".{folder.name}.[0-9]*"):
+        shutil.rmtree(left_by_killed, ignore_errors=True)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def write_bytes(path: str | Path, content: bytes, *, durable: bool = False) -> None:
@@ -186,7 +202,7 @@ def _hashes(file: Path) -> dict[str, str]:
 
 
 def differences(recorded: Any, current: Any, place: str = "") -> Iterator[str]:
-    """Yield a sentence for each value in which two trees of plain JSON differ.
+    """Yield a sentence for each value in which two trees of plain JSON differ, where both have one.
 
     Args:
         recorded: What a file holds.
@@ -194,13 +210,12 @@ def differences(recorded: Any, current: Any, place: str = "") -> Iterator[str]:
         place: The keys to both, joined by dots.
 
     Example:
-        >>> list(differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2}))
+        >>> list(differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "d": 2}))
         ['a.b is 1 in it, but 3 here']
     """
     if isinstance(recorded, dict) and isinstance(current, dict):
-        for key in sorted({*recorded, *current}):
-            inner = f"{place}.{key}" if place else key
-            yield from differences(recorded.get(key), current.get(key), inner)
+        for key in sorted(recorded.keys() & current.keys()):
+            yield from differences(recorded[key], current[key], f"{place}.{key}".lstrip("."))
     elif recorded != current:
         yield f"{place} is {recorded!r} in it, but {current!r} here"
 
