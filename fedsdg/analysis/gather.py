@@ -7,9 +7,7 @@ not fit into memory, so they are read and written a row group at a time.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +23,7 @@ from fedsdg.analysis.names import natural_order
 from fedsdg.analysis.records import IDENTITY, folders_of, guarded
 from fedsdg.errors import hint
 from fedsdg.files import (
+    appearing,
     canonical_json,
     differences,
     read_json,
@@ -298,7 +297,7 @@ def keep_record(summary: Path, record: Path, *, merge: bool = False) -> None:
         made = {run: row for run, row in here.items() if row["status"] == "ok"}
         staying = recorded.keys() - made.keys()
         _require_alike([recorded[run] for run in sorted(staying)], [*made.values()])
-    with _appearing(record) as new:
+    with appearing(record) as new:
         join([(summary, here.keys() - staying), (record, staying)], new)
         _copy_search(summary, record, new)
         _copy_sources([summary, record] if staying else [summary], new)
@@ -349,19 +348,6 @@ def _shared(row: Row) -> dict[tuple[str, ...], Any]:
         (str(config.get("backbone")), "backbone_hash"): row["backbone_hash"],
         (*division, "partition_hash"): row["partition_hash"],
     }
-
-
-@contextlib.contextmanager
-def _appearing(folder: Path) -> Iterator[Path]:
-    """Yield a folder beside another one, whose place it takes if the block succeeds."""
-    new = folder.with_name(f".{folder.name}.{os.getpid()}")
-    new.mkdir(parents=True)
-    try:
-        yield new
-        shutil.rmtree(folder, ignore_errors=True)
-        new.rename(folder)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
 
 
 def _copy_search(summary: Path, former: Path, record: Path) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor
 from fedsdg import files, models
 from fedsdg.experiment import chance
 from fedsdg.experiment.saved_models import read_models
-from fedsdg.experiment.store import MODELS, RESULT, appearing
+from fedsdg.experiment.store import MODELS, RESULT
 from fedsdg.federation.conditions.difference import View
 from fedsdg.files.places import BACKBONE, RUN, filled
 from fedsdg.models.portable import HEAD
@@ -118,7 +118,7 @@ def export(
         "provenance": files.read_json(run / "provenance.json"),
         "rows": {row["client"]: row for row in rows.to_pylist()},
     }
-    with appearing(target) as folder:
+    with files.appearing(target) as folder:
         if frozen is not None:
             _write_timm(frozen.model.state_dict(), frozen, folder / "backbone", [])
         for name, model in chosen.items():

@@ -103,26 +103,11 @@ def _make(target: Path, run: Callable[[Path], None]) -> None:
     """Make the folder of a run, on the disk before it has its name."""
     if target.is_dir():
         print(f"fedsdg: {files.changed_file(target)}; the run is made again", file=sys.stderr)
-        shutil.rmtree(target)
-    with appearing(target) as temporary:
+    with files.appearing(target) as temporary:
         run(temporary)
         files.write_hashes(temporary, [file.name for file in temporary.iterdir()])
         files.flush_folder(temporary)
     files.flush(target.parent)
-
-
-@contextlib.contextmanager
-def appearing(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `folder` that takes its name only if the block succeeds."""
-    for left_by_killed in folder.parent.glob(f".{folder.name}.[0-9]*"):
-        shutil.rmtree(left_by_killed, ignore_errors=True)
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
-    temporary.mkdir(parents=True)
-    try:
-        yield temporary
-        os.replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def stored_run(key: str) -> Path | None:
