@@ -145,7 +145,7 @@ def grid(
     opened = records.record(Path("results/summary", name))
     render.write_shown(opened, Path("results/tables", name), Path("results/figures", name))
     page.write_page("results/report/index.html", [opened])
-    print("\n".join(summary.closing_lines(config)))
+    print("\n".join(summary.closing_lines([name])))
     if failed:
         remark(f"error: {len(failed)} run(s) failed; mend the cause and give the command again")
     return int(bool(failed))
@@ -242,7 +242,7 @@ def reproduce(snakemake: Words = (), *, laid: Laid, cores: str = "all") -> int:
     """
     from fedsdg.config.layers import kept_whole, merged
     from fedsdg.experiment.summary import closing_lines
-    from fedsdg.files.places import PACKAGE, shipped
+    from fedsdg.files.places import ARENAS, PACKAGE, VERIFIED, filled, shipped
 
     if find_spec("snakemake") is None:
         raise ValueError("snakemake is not installed; `fedsdg grid` makes the same without it")
@@ -262,8 +262,10 @@ def reproduce(snakemake: Words = (), *, laid: Laid, cores: str = "all") -> int:
     try:
         main(words)
     except SystemExit as end:
-        if end.code or snakemake:  # Options may ask for less than everything.
-            return int(end.code or 0)
-    if config is not None:
-        print("\n".join(closing_lines(config)))
+        if end.code:
+            return int(end.code)
+    names = ARENAS if config is None else [config.experiment]
+    done = [name for name in names if filled(VERIFIED, experiment=name).is_file()]
+    if done:  # Options may ask for less than everything.
+        print("\n".join(closing_lines(done)))
     return 0

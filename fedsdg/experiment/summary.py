@@ -1,14 +1,13 @@
 """The summary of an experiment: the tables of its runs, and all else that its pages need."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedsdg.config.config import Config
 from fedsdg.config.facts import config_facts
 from fedsdg.experiment.runs import tasks_of
-from fedsdg.files import read_json
-from fedsdg.files.places import RECORD, SEARCH, filled
+from fedsdg.files.places import RECORD, SEARCH, SUMMARY, filled, root
 
 
 def write_summary(runs: Path, output: Path, config: Config, search: Path | None = None) -> None:
@@ -47,30 +46,33 @@ def search_file(experiment: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def closing_lines(config: Config, results: Path = Path("results")) -> Iterator[str]:
-    """Yield the accuracy of each method, and where to look, when an experiment is done.
+def closing_lines(names: Sequence[str]) -> Iterator[str]:
+    """Yield accuracies beside those of the record, and where to look, when experiments are done.
 
-    Accuracies are those of the main table: at the round that was selected on validation data, on
-    the common test set as clients see it, as a mean over settings and seeds.
+    Accuracies (%) are those of the main table: at the round that was selected on validation data,
+    on the common test set as clients see it, as means over seeds; the record's over the same seeds.
 
     Args:
-        config: The experiment.
-        results: The folder of its results.
+        names: The experiments, of which there are summaries.
     """
-    accuracies: dict[str, list[float]] = {entry.label: [] for entry in config.methods}
-    for run in config.runs():
-        file = results / "runs" / config.experiment / run.folder / "result.json"
-        reading = read_json(file).get("selected") if file.is_file() else None
-        if reading:
-            accuracies[run.method.label].append(reading["expected_accuracy"])
-    for label, values in accuracies.items():
-        yield (
-            f"{label:20}accuracy {sum(values) / len(values):.1%}" if values else f"{label:20}failed"
-        )
-    name = config.experiment
-    yield f"tables:  {results}/tables/{name}/"
-    yield f"figures: {results}/figures/{name}/"
-    yield f"page:    {results}/report/index.html"
+    import pandas as pd
+
+    from fedsdg.analysis.metrics import values
+    from fedsdg.analysis.records import KEY, RUN, record
+
+    found = []
+    for name in names:
+        here = values(record(filled(SUMMARY, experiment=name)), "accuracy")
+        folder = root() / filled(RECORD, experiment=name)
+        published = values(record(folder), "accuracy") if folder.is_dir() else here[:0]
+        both = here.merge(published, "left", on=RUN, suffixes=("", " of record"))
+        found.append(both.groupby(KEY, sort=False)[["value", "value of record"]].mean())
+    means = pd.concat(found).set_axis(["here", "record"], axis="columns")
+    yield means.dropna(axis="columns", how="all").to_string(float_format="{:.1f}".format)
+    below = f"{names[0]}/" if len(names) == 1 else ""
+    yield f"tables:  results/tables/{below}"
+    yield f"figures: results/figures/{below}"
+    yield "page:    results/report/index.html"
 
 
 def _copy_partitions(config: Config, results: Path, output: Path) -> None:

@@ -11,7 +11,7 @@ import time
 import pytest
 import yaml
 
-from fedsdg.files.places import RECORDS
+from fedsdg.files.places import ARENAS, RECORDS
 from tests.workflow.conftest import ROOT
 
 AFTER = {"summarise": 1, "verify": 1}
@@ -23,13 +23,12 @@ needs_plugin = pytest.mark.skipif(
 
 
 def test_without_a_config_the_whole_reproduction_is_planned(project):
-    assert project.planned() == {"grid": 6, "speed": 1, "summarise": 6, "verify": 1}
+    assert project.planned() == {"grid": 5, "speed": 1, "summarise": 5, "verify": 1}
     (folder,) = (project.folder / ".fedsdg/config").iterdir()
     configs = {file.stem: yaml.safe_load(file.read_text()) for file in folder.iterdir()}
-    assert {"needs", "label-skew", "views", "every-method"} < set(configs)
-    assert configs["label-skew-60"]["skews"] == ["dirichlet~0.1", "dirichlet~0.3", "dirichlet~1.0"]
-    assert configs["needs"]["seeds"] == [3, 4, 5] and len(configs["views"]["seeds"]) == 3
-    assert len(configs["needs"]["methods"]) == 20
+    assert set(configs) == {*ARENAS, "every-method", "every-condition"}
+    assert configs["needs"]["seeds"] == [3, 4] and len(configs["views"]["seeds"]) == 2
+    assert len(configs["needs"]["methods"]) == 8
 
 
 def test_runs_are_a_target_of_their_own(project):
@@ -37,10 +36,10 @@ def test_runs_are_a_target_of_their_own(project):
 
 
 def test_a_number_of_seeds_takes_the_first_of_each_experiment(project):
-    project.planned("--config", "seeds=2")
+    project.planned("--config", "seeds=3")
     files = (project.folder / ".fedsdg/config").glob("*/*.yaml")
     seeds = {file.stem: yaml.safe_load(file.read_text())["seeds"] for file in files}
-    assert seeds["label-skew"] == [3, 4] and seeds["every-method"] == [0]
+    assert seeds["label-skew"] == [3, 4, 5] and seeds["every-method"] == [0]
 
 
 def test_every_command_reads_the_effective_config_and_a_job_is_a_line(project):
