@@ -19,7 +19,6 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,11 +43,7 @@ def store_folder(kind: Literal["runs", "checkpoints", "failures"]) -> Path:
 @cache
 def library_versions() -> dict[str, str]:
     """Return the versions of ``LIBRARIES`` as far as they are installed; none is imported."""
-    versions = {}
-    for name in LIBRARIES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    return versions
+    return files.versions(LIBRARIES)
 
 
 def require_writable(*places: str | Path) -> None:

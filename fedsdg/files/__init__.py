@@ -241,21 +241,26 @@ def git(*arguments: str) -> str | None:
     return None
 
 
+def versions(libraries: Iterable[str]) -> dict[str, str]:
+    """Return the versions of libraries as far as they are installed; none is imported."""
+    installed = {}
+    for name in libraries:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            installed[name] = metadata.version(name)
+    return installed
+
+
 def provenance() -> dict[str, Any]:
     """Return where and with what a result is made: commit, versions, machine."""
     from fedsdg.files.places import built_of
 
-    versions = {}
-    for name in _LIBRARIES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
     status = git("status", "--porcelain", "--untracked-files=no")
     return {
         # Sources that were copied without their history may be told it.
         "commit": git("rev-parse", "HEAD") or built_of() or os.environ.get("FEDSDG_COMMIT"),
         "dirty": None if status is None else bool(status),
         "python": sys.version.split()[0],
-        "versions": versions,
+        "versions": versions(_LIBRARIES),
         "platform": platform.platform(),
         "machine": platform.machine(),
         "processor": _processor(),
