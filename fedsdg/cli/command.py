@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json as json_format
+import os
 import re
 import shlex
 import sys
@@ -27,6 +28,7 @@ Words = Sequence[str]
 File = Path | None
 Count = Annotated[int, 1]
 """A type with its smallest value."""
+CORES = os.cpu_count() or 1
 Number = Annotated[int | None, 1]
 Minutes = Annotated[float | None, 0]
 

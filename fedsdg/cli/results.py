@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Literal
 
-from fedsdg.cli.command import File, Laid, Minutes, Number, Words, answer, remark
+from fedsdg.cli.command import CORES, Count, File, Laid, Minutes, Words, answer, remark
 from fedsdg.experiment.store import require_writable
 from fedsdg.files import provenance, write_bytes
 from fedsdg.files.places import RECORDS, REGRET, SUMMARY, filled
@@ -132,7 +131,7 @@ def record(
     experiment: Words = (),
     *,
     merge: bool = False,
-    jobs: Number = None,
+    jobs: Count = CORES,
     minutes: Minutes = None,
 ) -> None:
     """Keep in results/reference what tables and figures are made from.
@@ -143,7 +142,7 @@ def record(
     Args:
         experiment: as its config names it: label-skew
         merge: keep the runs of the record that are not here
-        jobs: runs side by side, without an experiment (default: a processor each)
+        jobs: runs side by side, without an experiment
         minutes: start no run after so many, without an experiment
 
     Example:
@@ -161,7 +160,7 @@ def record(
         from fedsdg.experiment.record import make_record
 
         time = math.inf if minutes is None else minutes
-        for line in make_record(jobs or os.cpu_count() or 1, time):
+        for line in make_record(jobs, time):
             print(line, flush=True)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fedsdg.cli.command import (
+    CORES,
     Count,
     File,
     Laid,
@@ -155,7 +156,7 @@ def search(
     *,
     laid: Laid,
     output: File = None,
-    jobs: Number = None,
+    jobs: Count = CORES,
     only: Words = (),
     minutes: Minutes = None,
     show: bool = False,
@@ -167,7 +168,7 @@ def search(
     Args:
         laid: the config that the options describe
         output: default: results/search/<experiment>.json
-        jobs: runs side by side (default: a processor each)
+        jobs: runs side by side
         only: labels; others wait
         minutes: start no run after so many
         show: run nothing: show the values that have been found
@@ -181,8 +182,7 @@ def search(
 
     if not show:
         _require_places(target)
-        count = jobs or os.cpu_count() or 1
-        search.search(config, target, jobs=count, only=only, minutes=minutes)
+        search.search(config, target, jobs=jobs, only=only, minutes=minutes)
     print("\n".join(search.summary_lines(read_json(target))))
 
 
@@ -194,7 +194,7 @@ def compare(
     against: Words = (),
     tune: bool = False,
     baselines_here: bool = False,
-    jobs: Number = None,
+    jobs: Count = CORES,
     output: File = None,
     json: bool = False,
 ) -> None:
@@ -207,7 +207,7 @@ def compare(
         against: rows of the record (default: all)
         tune: search for values first, as the rows' were found
         baselines_here: run the record's rows here too, where runs cannot be paired with it
-        jobs: runs side by side (default: a processor each)
+        jobs: runs side by side
         output: default: compare/<arena>-<file>
         json: print JSON
 
@@ -218,8 +218,7 @@ def compare(
     from fedsdg.experiment import compare
 
     options: dict[str, Any] = {"against": against, "tune": tune, "baselines_here": baselines_here}
-    count = jobs or os.cpu_count() or 1
-    found = compare.compare(file, arena, seeds, jobs=count, output=output, **options)
+    found = compare.compare(file, arena, seeds, jobs=jobs, output=output, **options)
     numbers = [table.numbers.to_json(orient="records") for table in found.tables]
     ranking = [row for text in numbers for row in json_format.loads(text)]  # NaN is null there.
     facts = {"paired": found.paired, "page": str(found.page), "ranking": ranking}
