@@ -55,8 +55,6 @@ _INSTEAD = {
 class Plugin:
     """An imported plugin."""
 
-    place: str
-    "the file or the module"
     module: str
     "the name under which it is imported"
     sha256: str
@@ -95,7 +93,7 @@ def load(place: str) -> Plugin:
         raise ConfigError(f": {place} is no plugin: {_sentence(error, path)}") from error
     names = {(kind, name) for kind, table in TABLES.items() for name in table.keys() - before[kind]}
     sha256 = _sha256(Path(str(module.__file__)))
-    _LOADED[key] = Plugin(place, module.__name__, sha256, frozenset(names))
+    _LOADED[key] = Plugin(module.__name__, sha256, frozenset(names))
     return _LOADED[key]
 
 

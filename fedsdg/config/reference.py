@@ -27,7 +27,7 @@ from fedsdg.federation.optimisers import Optimiser
 from fedsdg.methods import families
 from fedsdg.methods.families import FAMILIES
 from fedsdg.methods.method import Method
-from fedsdg.parts import Part, parameters, plain
+from fedsdg.parts import Part, plain
 
 _MADE = "Made by `make docs` from the parts in `fedsdg/`; not to be edited here.\n"
 _ABOUT = """[config/README.md](../config/README.md) says how configs are laid over one another.
@@ -112,14 +112,11 @@ def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _values(row: Method) -> str:
-    """Return the parameters of a method with their defaults, and what it fixes or prescribes."""
-    known = parameters(*row.parts)
-    fixed = {key: known[key].default for key in row.fixed}
-    if row.optimiser:
-        fixed["optimiser"] = row.optimiser
+    """Return the parameters of a method with their defaults, and what it prescribes."""
     values = {key: info.default for key, info in row.parameters.items()} | dict(row.training)
-    words = [f"`{key}` = {_plain_text(value)}" for key, value in values.items()]
-    return ", ".join([*words, *(f"`{key}` fixed at {_plain_text(fixed[key])}" for key in fixed)])
+    if row.optimiser:
+        values["optimiser"] = row.optimiser
+    return ", ".join(f"`{key}` = {_plain_text(value)}" for key, value in values.items())
 
 
 def _parameters_table() -> str:

@@ -14,7 +14,7 @@ from fedsdg.errors import ConfigError, shortened
 from fedsdg.federation.conditions.attack import Attackers
 from fedsdg.federation.conditions.compute import Compute
 from fedsdg.federation.conditions.condition import Condition, attackers_in
-from fedsdg.federation.conditions.difference import Difference, FeatureShift, LabelConflict
+from fedsdg.federation.conditions.difference import FeatureShift, LabelConflict
 from fedsdg.federation.conditions.dropout import Dropout
 from fedsdg.federation.conditions.label_noise import LabelNoise
 from fedsdg.federation.conditions.quantisation import Quantisation
@@ -233,12 +233,6 @@ class Conditions(Part):
             )
 
     @property
-    def differences(self) -> dict[str, Difference]:
-        """How a share of the clients differ from the others, by key; at most one."""
-        both = {"label_conflict": self.label_conflict, "feature_shift": self.feature_shift}
-        return {name: one for name, one in both.items() if one is not None}
-
-    @property
     def differ_in_speed(self) -> bool:
         """Whether some clients are slower than others."""
         return self.compute is not None and self.compute.slowest < self.compute.fastest
@@ -252,11 +246,9 @@ class Conditions(Part):
         """
         if self.attack is not None:
             attackers_in(self.attack.share, num_clients)
-        for name, difference in self.differences.items():
-            try:
+        for difference in (self.label_conflict, self.feature_shift):
+            if difference is not None:
                 difference.count(num_clients)
-            except ValueError as error:
-                raise ValueError(f"conditions.{name}: {error}") from error
         arrivals = self.compute.arrivals if self.compute is not None else None
         if arrivals is not None and arrivals > clients_per_round:
             raise ValueError(
