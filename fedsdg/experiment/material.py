@@ -1,6 +1,7 @@
 """What runs share: images, prepared for the model, the partition, and the frozen backbone."""
 
 import contextlib
+import itertools
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 
 from fedsdg.config import plugins
 from fedsdg.config.config import Config
+from fedsdg.config.data_sets import dataset_name
 from fedsdg.config.run import Run
 from fedsdg.data.datasets import ImageData
 from fedsdg.data.images import Pictures
@@ -17,7 +19,7 @@ from fedsdg.data.partition_files import read_partition, write_partition
 from fedsdg.data.reading import load
 from fedsdg.data.skew import parse_skew
 from fedsdg.data.sources import Source, built_in
-from fedsdg.experiment.runs import Task, tasks_of
+from fedsdg.experiment.runs import Task, task_of
 from fedsdg.federation.tasks import Samples
 from fedsdg.models import Backbone, CnnArchitecture, load_backbone
 
@@ -163,8 +165,10 @@ def require_runnable(config: Config) -> None:
         ValueError: No draw gives every client enough samples, or the classes of the data set do not
             suit loss or conditions.
     """
+    entry = config.methods[0].with_values({})  # Its own values may be still to be searched.
     drawn = set()
-    for task in sorted(tasks_of(config), key=lambda task: task.run.dataset):
+    for dataset, setting, seed in itertools.product(config.datasets, config.settings, config.seeds):
+        task = task_of(config, config.run(dataset_name(dataset), setting, entry, seed))
         data = load_images(task.source)
         task.run.training.loss.require_classes(data.num_classes)
         conflict = task.run.conditions.label_conflict

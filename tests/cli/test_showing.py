@@ -95,6 +95,11 @@ def test_check_counts_the_grid_of_a_config(here, said, told):
     assert said("check", "--config", "tiny.yaml", "--brief") == ""
 
 
+def test_check_says_which_values_are_still_to_be_searched(here, capsys):
+    assert main(["check", "tiny.yaml", "--set", "tuned=[none.yaml]"]) == 0
+    assert "there are no values for fedavg, fedsdg" in capsys.readouterr().err
+
+
 def test_check_refuses_a_partition_that_run_refuses(empty, refused):
     words = ["--config", "smoke", "--set", "skews=['classes~1']", "partition.retries=0"]
     words += ["partition.min_samples=72"]
