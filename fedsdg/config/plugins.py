@@ -38,6 +38,11 @@ TABLES: dict[str, dict[str, Any]] = {
     **{kind.kind_name: kind.registry for kind in (Optimiser, Loss, Attack, Condition)},
 }
 """All that plugins add to, by kind and name."""
+_DEFINED: tuple[tuple[str, str, Any, str], ...] = (
+    ("METHODS", "method", Method, "Method(...)"),
+    ("DATASETS", "dataset", Callable, "a function"),
+)
+"""What a module may define: kind and type of the values, and what to write."""
 _REGISTERED = "register a part by its class, such as class Away(Attack, name='away')"
 _FOLLOWS = "it follows from the parts, so remove it"
 _INSTEAD = {
@@ -115,19 +120,14 @@ def _add(module: ModuleType) -> None:
     for name in ("OPTIMISERS", "LOSSES", "ATTACKS"):
         if hasattr(module, name):
             raise ValueError(f"it defines '{name}', which is gone")
-    methods = getattr(module, "METHODS", {})
-    datasets = getattr(module, "DATASETS", {})
-    for name in methods.keys() & METHODS.keys() | datasets.keys() & {*DATASETS, *OWN_DATASETS}:
-        raise ValueError(f"it defines {name!r}, which exists; rename it")
-    for name, row in methods.items():
-        if not isinstance(row, Method):
-            raise ValueError(f"its METHODS[{name!r}] is a {type(row).__name__}; write Method(...)")
-        _ = row.parameters  # Two parts with one parameter are an error now.
-    for name, function in datasets.items():
-        if not callable(function):
-            raise ValueError(f"its DATASETS[{name!r}] is no function")
-    METHODS.update(methods)
-    DATASETS.update(datasets)
+    for title, kind, wanted, remedy in _DEFINED:
+        for name, value in getattr(module, title, {}).items():
+            if name in TABLES[kind] or name in OWN_DATASETS:
+                raise ValueError(f"it defines {name!r}, which exists; rename it")
+            if not isinstance(value, wanted):
+                fault = f"is a {type(value).__name__}; write {remedy}"
+                raise ValueError(f"its {title}[{name!r}] {fault}")
+            TABLES[kind][name] = value
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -140,11 +140,7 @@ def _from_file(path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
+    spec.loader.exec_module(module)
     return module
 
 

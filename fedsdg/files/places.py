@@ -17,8 +17,6 @@ from typing import Any
 
 from fedsdg.files import PACKAGE
 
-DIVISION = "{dataset}/clients~{clients}/{skew}/seed~{seed}.parquet"
-"""A partition, below the folder of partitions; it is the same in all scenarios."""
 CELL_BELOW = "{dataset}/clients~{clients}/{setting}/{method}"
 """A cell of the grid, below the folder of runs."""
 RUN_BELOW = f"{CELL_BELOW}/seed~{{seed}}"
