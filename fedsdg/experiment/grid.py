@@ -88,7 +88,9 @@ class Runner:
 def runner(
     config: Config, title: str, results: Path, jobs: int, minutes: float | None
 ) -> Iterator[Runner]:
-    """Yield a runner; SIGINT and SIGTERM raise ``Stopped`` with a sentence on what is kept.
+    """Yield a runner, and say at the end how many runs there was no time for.
+
+    SIGINT and SIGTERM raise ``Stopped`` with a sentence on what is kept.
 
     Args:
         config: The config of the runs.
@@ -111,6 +113,8 @@ def runner(
                 kept = f"{finished}, and the rounds that others had done are saved"
             sentence = f"stopped: {kept}; the same command goes on from there"
             raise Stopped(stop.args[0], sentence) from None
+        if unfinished := progress.runs - progress.finished_runs:
+            progress.say(f"{unfinished} runs are left; give the same command to go on")
 
 
 def run_grid(
@@ -156,9 +160,6 @@ def run_grid(
         for task, failure in runs.run(left):
             if failure is not None:
                 failures.append(f"{task.title}: {failure}")
-        unfinished = runs.progress.runs - runs.progress.finished_runs
-        if unfinished:
-            runs.progress.say(f"time is up: {unfinished} runs are left; call again to go on")
     return failures
 
 

@@ -7,7 +7,6 @@ seeds runs what is new and nothing else.
 """
 
 import itertools
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -120,15 +119,13 @@ def search(
             label: [Trial(label, *one) for one in enumerate(points(space, config.search.trials))]
             for label, space in spaces.items()
         }
-        left = _run(runs, trials, [first], SHARE, only)
+        _run(runs, trials, [first], SHARE, only)
         ranked = {label: _best_first(row) for label, row in trials.items()}
         finalists = {label: row[:1] for label, row in ranked.items()}
         if others:
             for label, row in ranked.items():
                 finalists[label] = [replace(one, outcomes=[]) for one in row[:FINALISTS]]
-            left += _run(runs, finalists, others, 1.0, only)
-    if left:
-        print(f"search: {left} runs are left; give the same command to go on", file=sys.stderr)
+            _run(runs, finalists, others, 1.0, only)
     facts = {label: _facts(spaces[label], row, finalists[label]) for label, row in trials.items()}
     found = {
         "experiment": config.experiment,
@@ -167,8 +164,8 @@ def _run(
     seeds: Sequence[int],
     share: float,
     only: Sequence[str],
-) -> int:
-    """Do the runs of trials that are not done, and return how many are left.
+) -> None:
+    """Do the runs of trials that are not done, and tell the trials how all of them ended.
 
     The first trial of every row comes first, then the second: a search that is cut short has tried
     all rows equally often.
@@ -192,7 +189,6 @@ def _run(
             store_failure(key_of[id(task)], failure)
     for key, (trial, _) in zip(keys, pairs, strict=True):
         trial.outcomes.append(_outcome(key))
-    return sum(_outcome(key) is None for key in left)
 
 
 def _tasks(runs: Runner, trial: Trial, seeds: Sequence[int], share: float) -> list[Task]:

@@ -162,7 +162,7 @@ def test_a_data_set_that_cannot_be_had_ends_the_grid(folder, forked):
 
 def test_no_run_is_started_when_time_is_up(folder, forked, capsys):
     assert run_grid(tiny(), minutes=0.0) == []
-    assert "time is up: 8 runs are left" in capsys.readouterr().err
+    assert "8 runs are left; give the same command" in capsys.readouterr().err
     assert not Path("results/runs").exists()
 
 
