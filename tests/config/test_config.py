@@ -11,6 +11,7 @@ import pytest
 from fedsdg.config import plugins, run
 from fedsdg.config.config import Config
 from fedsdg.config.data_sets import dataset_name
+from fedsdg.config.entries import read_entry
 from fedsdg.config.layers import load, merged
 from fedsdg.config.reference import config_page, methods_page
 from fedsdg.config.scenarios import overlay
@@ -126,6 +127,7 @@ def test_an_address_holds_what_changes_numbers_and_nothing_else(base, monkeypatc
         changed(raw, "partition_seed", 1),
         changed(raw, "training.loss", {"type": "cross-entropy", "label_smoothing": 0}),
         changed(raw, "scenarios", {"one": {}}),
+        changed(raw, "scenarios", {"one": {"partition_seed": 1}}),
     ]
     assert {key(one) for one in same} == {first}
     others = [
@@ -140,6 +142,7 @@ def test_an_address_holds_what_changes_numbers_and_nothing_else(base, monkeypatc
         changed(raw, "adapters.rank", 4),
     ]
     keys = {key(one) for one in others}
+    assert key(changed(raw, "scenarios", {"one": {"partition_seed": 2}})) in keys
     assert len(keys) == len(others)
     assert first not in keys
     made = first_run(raw)
@@ -263,6 +266,27 @@ def test_tuned_values_lie_over_entries_and_lacking_ones_are_named(base, tmp_path
     file.write_text("fedavg: {eta_q: 0.25}\n")
     with pytest.raises(ConfigError, match=r"fedavg has an unknown key 'eta_q'; did you mean"):
         Config.read(raw)
+
+
+def test_a_variant_that_is_not_searched_has_the_values_of_its_method(base, tmp_path):
+    file = tmp_path / "tuned.yaml"
+    variant = {"type": "fedsdg", "name": "fedsdg-softmax", "transform": "softmax"}
+    rated = {"type": "fedsdg", "name": "rated", "eta_g": 0.5}
+    raw = {**base, "methods": ["fedsdg", variant, rated], "tuned": str(file)}
+
+    def lambda1(space):
+        config = Config.read({**raw, "search": {"space": space}})
+        lambdas = {entry.label: entry.parameters["lambda1"] for entry in config.methods}
+        return {label: x for label, x in lambdas.items() if label not in config.untuned}
+
+    file.write_text("fedsdg: {eta_g: 0.25, lambda1: 0.125}\n")
+    default = read_entry("fedsdg").parameters["lambda1"]
+    assert lambda1({}) == {"fedsdg": 0.125, "fedsdg-softmax": 0.125, "rated": default}
+    # Where it is searched, it has values of its own or none yet.
+    searched = {"fedsdg-softmax": {"lambda1": [0.1, 1.0, "log"]}}
+    assert lambda1(searched) == {"fedsdg": 0.125, "rated": default}
+    file.write_text("fedsdg: {eta_g: 0.25, lambda1: 0.125}\nfedsdg-softmax: null\n")
+    assert lambda1({}) == {"fedsdg": 0.125, "rated": default}
 
 
 def test_a_grid_grows_by_what_it_lacks(base):
