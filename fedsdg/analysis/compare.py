@@ -6,7 +6,7 @@ import pandas as pd
 
 from fedsdg.analysis import statistics
 from fedsdg.analysis.layout import MISSING, Table, amount, arranged, points, spread
-from fedsdg.analysis.means import WHERE, headed, interval_over, means, personal, seeds, tidy
+from fedsdg.analysis.means import WHERE, headed, interval_over, means, seeds, tidy
 from fedsdg.analysis.names import cell_title, is_oracle, method_title
 from fedsdg.analysis.records import KEY, Record
 from fedsdg.analysis.settings import search
@@ -29,10 +29,9 @@ def standing(record: Record, newcomer: str) -> pd.DataFrame:
         ``place``: 1 for the best accuracy of clients at the selected round, none for an oracle or a
         row that lacks a seed.
     """
-    headline = personal(record)
-    metrics = [headline, "accuracy_a", "accuracy_b", "worst_decile", "accuracy_shared"]
+    metrics = ["accuracy", "accuracy_a", "accuracy_b", "worst_decile", "accuracy_shared"]
     frame = tidy(record, metrics)
-    own = frame[(frame["method"] == newcomer) & (frame["metric"] == headline)]
+    own = frame[(frame["method"] == newcomer) & (frame["metric"] == "accuracy")]
     frame = frame.merge(own[["cell", "seed"]].drop_duplicates())
     numbers = statistics.interval(frame, [*KEY, "metric", "at"])
     leads = statistics.differences(frame, newcomer, _BY).rename(columns={"rival": "method"})
@@ -40,7 +39,7 @@ def standing(record: Record, newcomer: str) -> pd.DataFrame:
     leads = leads.rename(columns={"mean": "lead", "low": "lead_low", "high": "lead_high"})
     numbers = numbers.merge(leads.drop(columns=["n", "std"]), "left")
     whole = numbers["n"] == numbers["cell"].map(own.groupby("cell")["seed"].nunique())
-    headlines = (numbers["metric"] == headline) & (numbers["at"] == "selected")
+    headlines = (numbers["metric"] == "accuracy") & (numbers["at"] == "selected")
     ranked = numbers[whole & headlines & ~numbers["method"].map(is_oracle)]
     place = ranked.groupby("cell")["mean"].rank(ascending=False, method="min")
     numbers = numbers.merge(ranked[["cell", "method"]].assign(place=place), "left")
@@ -71,7 +70,7 @@ def ranking(record: Record, newcomer: str) -> Table:
     costs = means(record, ["megabytes", "wall_seconds"]).pivot(
         index=["cell", "method"], columns="metric", values="mean"
     )
-    lines = shown[shown["metric"] == personal(record)].join(costs, on=["cell", "method"])
+    lines = shown[shown["metric"] == "accuracy"].join(costs, on=["cell", "method"])
     own = lines["method"] == newcomer
     ends = lines[["n"]].assign(mean=lines["lead"], low=lines["lead_low"], high=lines["lead_high"])
     text = arranged(shown, spread, best=lambda rows: rows["method"] == newcomer, order=None)
@@ -100,7 +99,7 @@ def sentences(record: Record, newcomer: str) -> list[str]:
         newcomer: The label of the method.
     """
     numbers = standing(record, newcomer)
-    lines = numbers[(numbers["metric"] == personal(record)) & (numbers["at"] == "selected")]
+    lines = numbers[(numbers["metric"] == "accuracy") & (numbers["at"] == "selected")]
     title = method_title(newcomer)
     found = []
     for cell, rows in lines.groupby("cell", sort=False):

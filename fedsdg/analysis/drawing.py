@@ -1,4 +1,4 @@
-"""Five ways to draw a tidy frame: dots with intervals, heat map, curves, scatter plot, paths.
+"""Five ways to draw a tidy frame: dots, shades, numbers in shades, curves, scatter plot.
 
 Each takes a frame with one number per row and a ``View``, which says which columns stand where;
 rows, lines and panels keep the frame's order. Colours and markers of methods are declared once, in
@@ -61,12 +61,9 @@ _PRINTED: Mapping[str, Callable[[Any], str]] = {
 _AXES = {
     "alpha": "Dirichlet α (smaller: clients differ more)",
     "mean": "accuracy (%)",
-    "seconds": "simulated time (s)",
     "trials": "trials of the search",
     "noise_rate": "share of wrong labels",
     "weight": "weight (1: equal)",
-    "x": "first principal component",
-    "y": "second principal component",
 }
 #: Width of a figure in inches; panels side by side at most; lines that are named of many.
 WIDTH, ABREAST, NAMED = 7.2, 4, 6
@@ -386,30 +383,4 @@ def scatter(frame: pd.DataFrame, view: View) -> Figure:
             *(part[view.x], part[view.y], 14, part["method"].map(colour).replace(GREY, INK)),
             linewidths=0,
         )
-    return figure
-
-
-def paths(frame: pd.DataFrame, view: View) -> Figure:
-    """Draw paths of clients and of their aggregate through a plane, on one scale for all panels.
-
-    The frame has ``round`` and ``client`` (NaN: the aggregate) beside the axes' columns. A client
-    has a path per round, with a dot at its end.
-
-    Args:
-        frame: The rows; their columns are those that ``view`` names, and those of the panels.
-        view: Which column stands where, and the labels.
-    """
-    figure, found = panels(frame, view)
-    plane = [view.x, view.y]
-    reach = 0.55 * max(np.ptp(part[plane], axis=0).max() for _, part in found)
-    lines: dict[str, Any] = {"aggregate": _style(INK, "D", "--") | {"markersize": 3.5}}
-    for panel, part in found:
-        panel.plot(*part.loc[part["client"].isna(), plane].T.to_numpy(), **lines["aggregate"])
-        for (client, _), way in part.groupby(["client", "round"]):
-            look = _style((GROUP_A, GROUP_B)[len(lines) % 2], "o", "-")
-            style = lines.setdefault(f"client {client:.0f}", look | {"markevery": [-1]})
-            panel.plot(*way[plane].T.to_numpy(), **style, linewidth=0.8)
-        x, y = (part[plane].min() + part[plane].max()) / 2
-        panel.set(xlim=(x - reach, x + reach), ylim=(y - reach, y + reach), aspect="equal")
-    legend(figure, lines)
     return figure

@@ -15,16 +15,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
-from fedsdg.analysis.means import heading, means, personal
+from fedsdg.analysis.means import heading, means
 from fedsdg.analysis.metrics import METRICS, relative_weights, values
 from fedsdg.analysis.names import cell_title, method_order, method_title, natural_order
 from fedsdg.analysis.records import KEY, RUN, Record
+from fedsdg.analysis.settings import search
 from fedsdg.analysis.statistics import interval
 from fedsdg.analysis.tables import losses, paired, regrets, subject
+from fedsdg.analysis.variance import design
 from fedsdg.errors import hint
 from fedsdg.files import sha256_file, write_bytes
-from fedsdg.files.records import read_parquet
 
 #: The reading that figures show.
 AT = ("selected",)
@@ -105,10 +107,8 @@ def progress(record: Record) -> pd.DataFrame:
     Means over seeds; bands: 95 % intervals. Grey: the other methods of the experiment; their lines
     may leave the axes.
     """
-    metrics = ["accuracy_b"]
-    if values(record, "accuracy_b").empty:
-        is_personal = any(record.methods[name]["personal"] for name in record.finished["method"])
-        metrics = [*[personal(record)] * is_personal, "accuracy_shared"]
+    is_alike = values(record, "accuracy_b").empty
+    metrics = ["accuracy", "accuracy_shared"] if is_alike else ["accuracy_b"]
     rows = record.rows("rounds", ["round", *metrics]).melt([*RUN, "round"], metrics, "metric")
     return _course(rows.assign(value=100 * rows["value"].astype(float)).dropna(), "metric")
 
@@ -120,7 +120,7 @@ def accuracy_by_alpha(record: Record) -> pd.DataFrame:
     Means over seeds; band: 95 % interval. Grey: the other methods of the experiment; their lines
     may leave the axes.
     """
-    frame = means(record, [personal(record), "accuracy_shared"], AT)
+    frame = means(record, ["accuracy", "accuracy_shared"], AT)
     alpha = frame["cell"].str.extract(r"^dirichlet~([\d.]+)$")[0].astype(float)
     frame = frame.assign(alpha=alpha).dropna(subset=["alpha"])
     return frame if frame["alpha"].nunique() >= LEAST_POINTS else frame.iloc[:0]
@@ -132,7 +132,7 @@ def differences(record: Record) -> pd.DataFrame:
 
     Paired by seed: means, with 95 % intervals from five seeds on. Open: the interval includes 0.
     """
-    metrics = [personal(record), "accuracy_a", "accuracy_b", "accuracy_shared"]
+    metrics = ["accuracy", "accuracy_a", "accuracy_b", "accuracy_shared"]
     return paired(record, metrics, subject(record)).query("at in @AT")
 
 
@@ -214,7 +214,7 @@ def partition(record: Record) -> pd.DataFrame:
     parts = [pd.DataFrame()]
     # Of every folder the file that comes last in this order, that of the lowest seed.
     for file in reversed({file.parent: file for file in files}.values()):
-        rows = read_parquet(file, ["label", "client"]).to_pandas().query("client >= 0")
+        rows = pq.read_table(file, columns=["label", "client"]).to_pandas().query("client >= 0")
         counts = pd.crosstab(rows["client"], rows["label"].rename("class"))
         place = {
             "experiment": record.name,
@@ -240,22 +240,6 @@ def attacks(record: Record) -> pd.DataFrame:
     return frame.assign(column=frame["attack"], panel=cells + ", " + shares)
 
 
-@figure("curves", "rounds.parquet", x="seconds", line="scenario", by=("method",), log=True)
-def stragglers(record: Record) -> pd.DataFrame:
-    """Accuracy by simulated time, a line for each of the experiment's ways to treat slow clients.
-
-    Means over seeds of the last evaluation until then, from where each seed has one.
-    """
-    metric = personal(record)
-    rows = record.rows("rounds", ["simulated_seconds", metric]).dropna()
-    if rows.empty:
-        return rows
-    wide = rows.set_index([*KEY, "simulated_seconds", "seed"])[metric].unstack()
-    mean = 100 * wide.groupby(KEY).ffill().astype(float).dropna().mean(axis=1)
-    frame = mean.rename("mean").rename_axis([*KEY, "seconds"]).reset_index()
-    return _in_order(frame.assign(metric=metric, scenario=frame["cell"].str.partition("@")[2]))
-
-
 @figure("scatter", "clients.parquet", x="noise_rate", y="weight")
 def label_noise(record: Record) -> pd.DataFrame:
     """Mean weight of a client over the rounds against its share of wrong labels, lowest seed.
@@ -269,21 +253,18 @@ def label_noise(record: Record) -> pd.DataFrame:
     return frame[frame["method"].isin(first.values())]
 
 
-@figure("paths", "rounds.parquet", "clients.parquet", x="x", y="y")
-def drift(record: Record) -> pd.DataFrame:
-    """Paths of clients and of their aggregate through parameter space, lowest seed.
+@figure("curves", x="place", line="method", by=(), xlabel="partitions, by their mean accuracy")
+def variance(record: Record) -> pd.DataFrame:
+    """Accuracy of each method on each partition, as the mean over training seeds.
 
-    The plane is that of the two first principal components of a run's models; all panels have one
-    scale. Dots: where a client's training of a round ends.
+    Partitions are sorted by their mean over methods. Where lines rise together partitions differ;
+    where they cross, methods differ in which partitions suit them.
     """
-    runs = _lowest_seed(record)
-    ways = record.rows("clients", ["round", "client", "path_x", "path_y"], runs)
-    ways = ways.dropna(subset=["path_x"]).rename(columns={"path_x": "x", "path_y": "y"})
-    ways = ways.assign(step=ways["x"].map(lambda x: range(len(x)))).explode(["x", "y", "step"])
-    models = record.rows("rounds", ["round", "model_x", "model_y"], runs)
-    models = models.dropna(subset=["model_x"]).rename(columns={"model_x": "x", "model_y": "y"})
-    frame = pd.concat([ways, models])[[*RUN, "client", "round", "step", "x", "y"]]
-    return _in_order(frame.astype(dict.fromkeys(["client", "step", "x", "y"], float)))
+    frame = design(record)
+    places = frame.groupby("partition")["value"].mean().rank(method="first")
+    frame = frame.assign(place=frame["partition"].map(places), cell="", metric="accuracy")
+    points = frame.groupby([*KEY, "metric", "place"])["value"].mean().rename("mean")
+    return _in_order(points.reset_index())
 
 
 @figure("curves", "search.json", x="trials", line="method", ylabel="best of the trials (%)")
@@ -293,9 +274,7 @@ def tuning(record: Record) -> pd.DataFrame:
     Mean over all choices of k of its trials. Grey: the other methods that were searched; their
     lines may leave the axes.
     """
-    is_searched = (record.folder / "search.json").is_file()
-    searches = record.json("search.json")["methods"] if is_searched else {}
-    best = {label: search["expected_best"] for label, search in searches.items() if search["best"]}
+    best = {label: found["expected_best"] for label, found in search(record).items()}
     frame = pd.DataFrame({"method": best.keys(), "mean": best.values()}).explode("mean")
     frame = frame.assign(trials=frame.groupby("method").cumcount() + 1, metric="val_accuracy")
     frame = frame.assign(experiment=record.name, cell="", mean=100 * frame["mean"].astype(float))
@@ -311,8 +290,6 @@ def regret(records: Record | Sequence[Record]) -> pd.DataFrame:
     clients or have all data in one place, and are never the best.
     """
     several = [records] if isinstance(records, Record) else records
-    if all(values(record, "accuracy").empty for record in several):
-        return pd.DataFrame()
     frame = regrets(several).query("at in @AT")
     arena = frame["experiment"] + ", " + frame["cell"].map(cell_title)
     frame = frame.assign(arena=arena, worst=frame.groupby("method")["mean"].transform("max"))

@@ -27,7 +27,6 @@ HEADS = {
     "accuracy_new": "new clients",
     "worst_decile": "worst decile",
     "accuracy_own_test": "own test set",
-    "worst_decile_own_test": "own test set, worst decile",
     "accuracy_shared": "shared model",
 }
 WHERE = "at the round selected on validation data"
@@ -90,12 +89,6 @@ def in_order(frame: pd.DataFrame, line: str = "method") -> pd.DataFrame:
         return column.map({value: rank for rank, value in enumerate(ordered)})
 
     return frame.sort_values([*keys], key=ranks, kind="stable", ignore_index=True)
-
-
-def personal(record: Record) -> str:
-    """Return the accuracy of clients' models; the oldest records have it on own test sets alone."""
-    stored = record.finished.get("selected_accuracy", pd.Series()).notna()
-    return "accuracy" if stored.any() else "accuracy_own_test"
 
 
 def heading(metric: str) -> str:

@@ -206,12 +206,12 @@ def _after(rows: pd.DataFrame, share: float) -> pd.DataFrame:
 # --- training ------------------------------------------------------------------------------------
 
 
-@metric("change over the last half", "points", table="rounds", reads="accuracy")
-def change(rows: pd.DataFrame) -> float:
-    """Return mean accuracy of the last quarter minus that of the third."""
-    last = _after(rows, 3 / 4)
-    third = _after(rows, 1 / 2).drop(last.index)
-    return 100 * (last["accuracy"].mean() - third["accuracy"].mean())
+@metric("change when the rounds double", "points", table="rounds", reads="accuracy")
+def doubled(rows: pd.DataFrame) -> float:
+    """Return mean accuracy of the last quarter minus that of the last quarter of the first half."""
+    first = rows[rows["round"] <= rows["round"].max() / 2]
+    gain = _after(rows, 3 / 4)["accuracy"].mean() - _after(first, 3 / 4)["accuracy"].mean()
+    return 100 * float(gain)
 
 
 # --- gates and private parts ---------------------------------------------------------------------

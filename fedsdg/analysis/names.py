@@ -19,15 +19,6 @@ _SKEWS = {
     "column": "clients by {}",
     "iid": "IID",
 }
-_DATASETS = {
-    "digits": "Digits",
-    "mnist": "MNIST",
-    "usps": "USPS",
-    "fashion_mnist": "Fashion-MNIST",
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "tiny_imagenet_32": "Tiny ImageNet (32 px)",
-}
 
 
 def method_title(label: str) -> str:
@@ -46,11 +37,11 @@ def is_oracle(label: str) -> bool:
 
 
 def cell_title(cell: str) -> str:
-    """Return a cell in print: ``mnist:dirichlet~0.1@late`` → MNIST, α = 0.1, late."""
+    """Return a cell in print: ``mnist:dirichlet~0.1@late`` → mnist, α = 0.1, late."""
     dataset, _, setting = cell.rpartition(":")
     skew, _, scenario = setting.partition("@")
     kind, *values = skew.split("~")
-    parts = [_DATASETS.get(dataset, dataset), _SKEWS.get(kind, skew).format(*values), scenario]
+    parts = [dataset, _SKEWS.get(kind, skew).format(*values), scenario]
     return ", ".join(part for part in parts if part)
 
 

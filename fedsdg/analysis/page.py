@@ -89,7 +89,7 @@ _COLUMNS = {
     "accuracy_own_test": _Column("accuracy_own_test", "Own test set"),
     "accuracy_shared": _Column("accuracy_shared", "Shared model"),
     "accuracy_end": _Column("accuracy", "All, at the end", at="end"),
-    "change": _Column("change", "Change, last half"),
+    "doubled": _Column("doubled", "Change, twice the rounds"),
     "megabytes": _Column("megabytes", "MB", digits=0),
     "regret": _Column("regret", "Regret"),
 }

@@ -175,10 +175,7 @@ def committed(root: str | Path = ".") -> Iterator[tuple[Path, Callable[[], str]]
     measured = root / RECORDS / "performance/measured.json"
     if measured.is_file():
         read = Measurements.read(measured)
-        for make in (speed,):
-            yield from _files(
-                measured.with_name(make.__name__), ("md",), partial(_texts, make, read)
-            )
+        yield from _files(measured.with_name("speed"), ("md",), partial(_texts, speed, read))
 
 
 def _texts(make: Callable[..., Table], *given: Any) -> dict[str, str]:

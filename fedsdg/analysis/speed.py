@@ -25,13 +25,8 @@ QUESTIONS = {
     "commits": "Two commits",
 }
 #: The codes that are compared, in the order of the columns, with what they are called.
-CODES = {
-    "numpy": "numpy",
-    "byzfl": "byzfl",
-    "Flower": "Flower",
-    "plain loop": "plain loop",
-    "base": "the other commit",
-}
+CODES = {name: name for name in ("numpy", "byzfl", "Flower", "plain loop")}
+CODES |= {"base": "the other commit"}
 KEY = ["question", "subject", "setting"]
 
 

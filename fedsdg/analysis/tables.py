@@ -22,7 +22,6 @@ from fedsdg.analysis.means import (
     in_order,
     interval_over,
     means,
-    personal,
     printed,
     seeds,
     tidy,
@@ -30,7 +29,9 @@ from fedsdg.analysis.means import (
 from fedsdg.analysis.metrics import METRICS, SUMS, values
 from fedsdg.analysis.names import cell_title, is_oracle, method_order, method_title
 from fedsdg.analysis.records import KEY, Record
+from fedsdg.analysis.records import record as opened
 from fedsdg.analysis.settings import settings, tuning
+from fedsdg.analysis.variance import variance
 from fedsdg.errors import hint
 
 GROUPS = ("accuracy_a", "accuracy_b", "accuracy_new")
@@ -53,11 +54,15 @@ _NUMBERS = ["n", "mean", "std", "low", "high"]
 
 
 def main(record: Record) -> Table:
-    """Return accuracies of clients and of the shared model, and the change over the last half."""
-    numbers = means(record, [*HEADS, "change"])
-    hidden = ["worst_decile_own_test"] if "worst_decile" in set(numbers["metric"]) else []
-    at_end = (numbers["at"] == "end") & (numbers["metric"] != personal(record))
-    shown = headed(numbers[~at_end & ~numbers["metric"].isin(hidden)])
+    """Return accuracies of clients and of the shared model, and what twice the rounds change.
+
+    The change is that of the record length-… of the experiment, if it stands beside this one, else
+    from half of the rounds to all of them.
+    """
+    longer = record.folder.with_name(f"length-{record.name}")
+    measured = opened(longer) if (longer / "runs.parquet").is_file() else record
+    numbers = pd.concat([means(record, [*HEADS]), means(measured, ["doubled"])], ignore_index=True)
+    shown = headed(numbers[(numbers["at"] != "end") | (numbers["metric"] == "accuracy")])
     caption = (
         "Accuracy (%) of clients' own models on the global test set as each client sees it, "
         f"{WHERE}; end: mean of the last quarter; shared model: what is communicated, alone. "
@@ -95,7 +100,7 @@ def differences(record: Record) -> Table:
     """Return the subject minus every other method."""
     of = subject(record)
     numbers = paired(record, [*HEADS], of)
-    wanted = [personal(record), *GROUPS[:2], "accuracy_shared"]
+    wanted = ["accuracy", *GROUPS[:2], "accuracy_shared"]
     shown = headed(numbers[(numbers["at"] == "selected") & numbers["metric"].isin(wanted)])
     text = arranged(shown, points, line="rival", heading=f"{method_title(of)} minus")
     caption = (
@@ -275,7 +280,7 @@ def _attack(row: Mapping[Hashable, Any]) -> str:
 
 def sweeps(record: Record) -> Table:
     """Return the accuracies of methods side by side in all cells: by α, attackers or clients."""
-    numbers = means(record, [personal(record), "accuracy_shared"])
+    numbers = means(record, ["accuracy", "accuracy_shared"])
     shown = numbers[numbers["at"] == "selected"]
     shown = shown.assign(head=shown["cell"].map(cell_title), block=shown["metric"].map(HEADS))
     text = arranged(shown, printed, setting="block", best=best)
@@ -319,7 +324,7 @@ MEANS = {
 #: Name → the table of a record.
 TABLES: Mapping[str, Callable[[Record], Table]] = {
     **{"main": main, "differences": differences, "cost": cost, "settings": settings},
-    **{"tuning": tuning, "attacks": attacks, "sweeps": sweeps},
+    **{"tuning": tuning, "attacks": attacks, "sweeps": sweeps, "variance": variance},
     **{name: partial(of_means, name, *given) for name, given in MEANS.items()},
 }
 

@@ -30,7 +30,7 @@ def named_file(name: str | Path) -> Path:
     """Return the config file that a name stands for.
 
     A file of this path is taken first. Otherwise the name may be that of a config of the package,
-    without folder and ending (``needs``, ``extended/drift``) or as it lies in a checkout
+    without folder and ending (``needs``, ``extended/byzantine``) or as it lies in a checkout
     (``config/needs.yaml``).
 
     Raises:
