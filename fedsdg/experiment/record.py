@@ -41,8 +41,7 @@ def make_record(jobs: int, minutes: float = math.inf) -> Iterator[str]:
         A line for each step, and one for all of them.
     """
     end = time.monotonic() + 60 * minutes
-    runs_left = 0.0
-    hours_left = 0.0
+    left: list[tuple[float, float]] = []
     for kind, name, seconds in read_yaml_file(places.shipped(STEPS)):
         do, count = {"search": (_search, _trials_left), "runs": (_run, _runs_left)}[kind]
         try:
@@ -51,12 +50,10 @@ def make_record(jobs: int, minutes: float = math.inf) -> Iterator[str]:
         except (ValueError, OSError) as error:
             yield f"{kind} {name}: {error}"
         config = _load(name)
-        left = count(config)
-        hours = left * _seconds(config, seconds) / 3600
-        runs_left += left
-        hours_left += hours
-        yield f"{kind} {name}: {_printed(left, hours)}"
-    yield f"in all: {_printed(runs_left, hours_left)}"
+        runs = count(config)
+        left.append((runs, runs * _seconds(config, seconds) / 3600))
+        yield f"{kind} {name}: {_printed(*left[-1])}"
+    yield f"in all: {_printed(*map(sum, zip(*left, strict=True)))}"
 
 
 def _printed(runs: float, hours: float) -> str:
@@ -67,11 +64,14 @@ def _load(name: str) -> Config:
     """Return a config with the tuned values that searches found here, else those of records."""
     raw = merged([name])
     tuned = raw.get("tuned") or []
-    raw["tuned"] = []
-    for file in [tuned] if isinstance(tuned, str) else tuned:
-        here = _found(Path(file).parent.name).with_suffix(".tuned.yaml")
-        raw["tuned"].append(str(here) if here.is_file() else file)
+    files = [tuned] if isinstance(tuned, str) else tuned
+    raw["tuned"] = [str(_newest(Path(file))) for file in files]
     return Config.read(raw)
+
+
+def _newest(tuned: Path) -> Path:
+    here = _found(tuned.parent.name).with_suffix(".tuned.yaml")
+    return here if here.is_file() else tuned
 
 
 def _found(experiment: str) -> Path:
