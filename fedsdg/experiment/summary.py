@@ -68,7 +68,9 @@ def closing_lines(names: Sequence[str]) -> Iterator[str]:
         both = here.merge(published, "left", on=RUN, suffixes=("", " of record"))
         found.append(both.groupby(KEY, sort=False)[["value", "value of record"]].mean())
     means = pd.concat(found).set_axis(["here", "record"], axis="columns")
-    yield means.dropna(axis="columns", how="all").to_string(float_format="{:.1f}".format)
+    table = means.dropna(axis="columns", how="all").reset_index()
+    yield "accuracy in %, means over seeds; of the record over the same seeds:"
+    yield table.to_string(index=False, float_format="{:.1f}".format, na_rep="-")
     below = f"{names[0]}/" if len(names) == 1 else ""
     yield f"tables:  results/tables/{below}"
     yield f"figures: results/figures/{below}"

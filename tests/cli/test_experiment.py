@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from fedsdg.cli import main
+from fedsdg.experiment.summary import closing_lines
 
 RUN = Path("results/runs/tiny/digits/clients~6/iid/fedavg/seed~0")
 
@@ -34,13 +35,17 @@ def test_a_method_beyond_the_config_runs_with_its_defaults(here, capsys):
     assert "accuracy_shared" not in printed.out, "there is no shared model"
 
 
-def test_a_grid_ends_with_accuracies_and_paths_that_exist(here, said):
-    lines = said("grid", "tiny.yaml", "--only", "fedavg", "seed~0").splitlines()
-    assert [line.split()[:2] for line in lines[:2]] == [
-        ["fedsdg", "accuracy"],
-        ["fedavg", "accuracy"],
-    ]
+def test_a_grid_ends_with_accuracies_and_paths_that_exist(here, said, monkeypatch):
+    _, names, *lines = said("grid", "tiny.yaml", "--only", "fedavg", "seed~0").splitlines()
+    assert names.split() == ["experiment", "cell", "method", "here"]
+    assert [line.split()[-2] for line in lines[:2]] == ["fedsdg", "fedavg"]
     assert all(Path(line.split()[-1]).exists() for line in lines[2:]) and len(lines) == 5
+    said("record", "tiny")
+    monkeypatch.setattr("fedsdg.experiment.summary.root", Path)
+    _, table, *_ = closing_lines(["tiny"])
+    for line in table.splitlines()[1:]:
+        *_, own, published = line.split()
+        assert own == published
 
 
 def test_failed_runs_of_a_grid_are_an_error_unless_runs_alone_are_wanted(here, capsys):

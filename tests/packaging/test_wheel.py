@@ -91,7 +91,7 @@ def test_a_small_experiment_goes_through_every_stage(installed, empty):
     done = installed(*words, cwd=empty)
     assert done.returncode == 0, done.stderr
     *_, one, two, tables, figures, page = done.stdout.splitlines()
-    assert re.match(r"fedsdg +accuracy [\d.]+%", one) and re.match(r"fedavg +accuracy", two)
+    assert re.search(r"fedsdg +[\d.]+$", one) and re.search(r"fedavg +[\d.]+$", two)
     assert (empty / tables.split()[-1] / "main.md").is_file()
     assert (empty / figures.split()[-1] / "partition.svg").is_file()
     assert (empty / page.split()[-1]).is_file()
