@@ -6,7 +6,7 @@ that stays with its client behind a learned gate. The server averages the shared
 a client by how well its update agrees with the mean. Equations are numbered as in the paper.
 
 It needs PyTorch and NumPy, scikit-learn for the digits, and safetensors for the backbone, which was
-trained on letters; and two minutes. The package computes the same: see tests/examples.
+trained on letters. It takes two minutes. The package computes the same: see tests/examples.
 """
 
 from pathlib import Path
@@ -53,7 +53,7 @@ TARGETS = torch.from_numpy(LABELS)
 
 def test_set() -> np.ndarray:
     """Draw a fifth of the samples, each class in proportion, the same for all seeds."""
-    total = -(-len(LABELS) // 5)
+    total = -(-len(LABELS) // 5)  # rounded up
     quota, remainder = np.divmod(total * np.bincount(LABELS), len(LABELS))
     quota[np.argsort(-remainder, kind="stable")[: total - quota.sum()]] += 1
     generator = stream("test-split", 0)
@@ -81,7 +81,7 @@ def partition(seed: int) -> list[Samples]:
     generator = stream("partition", seed)
     rest = np.setdiff1d(np.arange(len(LABELS)), TEST)
     client = dirichlet(LABELS[rest], generator)
-    while np.bincount(client, minlength=CLIENTS).min() < 12:
+    while np.bincount(client, minlength=CLIENTS).min() < 12:  # all need some
         client = dirichlet(LABELS[rest], generator)
     clients = []
     for k in range(CLIENTS):
@@ -104,10 +104,10 @@ def first_values(seed: int) -> tuple[Tensors, Tensors]:
     shared["head.weight"] = generator.normal(0, 0.02, (CLASSES, DIM))
     shared["head.bias"] = np.zeros(CLASSES)
     for layer, size in LAYERS.items():
-        private[f"{layer}.lora_A_private"] = generator.normal(0, 1e-4, (RANK, size))
+        private[f"{layer}.lora_A_private"] = generator.normal(0, 1e-4, (RANK, size))  # penalised
         private[f"{layer}.lora_B_private"] = np.zeros((DIM, RANK))
     for block in range(BLOCKS):
-        private[f"blocks.{block}.lambda_k_logit"] = np.zeros(())  # half open
+        private[f"blocks.{block}.lambda_k_logit"] = np.zeros(())  # m = 1/2
     return leaves(shared), leaves(private)
 
 
