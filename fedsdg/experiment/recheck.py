@@ -44,8 +44,6 @@ class Agreement(NamedTuple):
     """how runs made here are paired with recorded ones: "exactly" if every recorded number is the
     same, else "by federation"; None if they are not"""
     sentence: str
-    largest: float | None = None
-    "of the differences between losses in the first round; None: no round was done"
 
 
 def recorded_runs(record: Path) -> list[dict[str, Any]]:
@@ -126,13 +124,13 @@ def compared(
     if largest > SAME_LOSS:
         return _no_pair(row, f"training losses of the first round differ by {largest:.1e}")
     if exactly:
-        return Agreement(run, "exactly", f"paired exactly: {run} comes out bit for bit", largest)
+        return Agreement(run, "exactly", f"paired exactly: {run} comes out bit for bit")
     agree = f"agree to {largest:.0e}" if largest else "are equal"
     sentence = (
         f"paired by federation: {run} has the same clients, cohorts and first values, and "
         f"its losses {agree} in the first round"
     )
-    return Agreement(run, "by federation", sentence, largest)
+    return Agreement(run, "by federation", sentence)
 
 
 def _no_pair(row: Mapping[str, Any], fault: str) -> Agreement:
