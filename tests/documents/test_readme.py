@@ -51,3 +51,11 @@ def test_the_reproduced_rows_are_rows_of_the_arena(arena):
 def test_every_method_with_a_record_in_an_arena_is_one_of_the_package():
     for arena in ARENAS:
         assert {entry.type for entry in load([arena]).methods} <= set(METHODS)
+
+
+def test_every_source_file_that_a_page_names_is_there():
+    sources = [file.as_posix() for file in ROOT.glob("*/**/*.py") if ".venv" not in file.parts]
+    for page in (ROOT / "docs/maintainers").glob("*.md"):
+        named = set(re.findall(r"`[^`\n]*?([\w/]+\.py)`", page.read_text()))
+        lost = [name for name in named if not any(file.endswith(f"/{name}") for file in sources)]
+        assert lost == [], page.name
