@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
@@ -23,14 +22,7 @@ KEY = ["experiment", "cell", "method"]
 RUN = [*KEY, "seed"]
 #: What identifies a run in the files of a record.
 IDENTITY = ["experiment", "dataset", "clients", "skew", "method", "seed"]
-#: Names in the records of the first edition → today's.
-_RENAMED = {
-    "quarter_": "end_",
-    "expected_std": "accuracy_std",
-    "expected_": "",
-    "personal_(accuracy|worst_decile)": r"\1_own_test",
-    "global_accuracy": "accuracy_shared",
-}
+_DOUBLE = {pa.float32(): pa.float64(), pa.list_(pa.float32()): pa.list_(pa.float64())}
 
 
 class Record:
@@ -63,11 +55,9 @@ class Record:
     def runs(self) -> pd.DataFrame:
         """All runs, failed ones included, with their configs, hashes and stored metrics."""
         file = self._file("runs.parquet")
-        frame = guarded(file, read_parquet).to_pandas().rename(columns=renamed)
+        frame = guarded(file, read_parquet).to_pandas()
         if frame.empty:
             raise damaged(file, "it holds no run")
-        if "end_round" not in frame:  # the oldest records have the last round in its place
-            frame = frame.rename(columns=lambda name: name.replace("last_", "end_", 1))
         several = frame["dataset"].nunique() > 1
         cell = frame["dataset"] + ":" + frame["skew"] if several else frame["skew"]
         return frame.assign(cell=cell)
@@ -116,13 +106,15 @@ class Record:
         return file
 
     def _column(self, table: str, name: str) -> pa.ChunkedArray | None:
-        """Return a column by its name of today, read once; None if no run has it."""
+        """Return a column, read once; None if no run has it.
+
+        Records have single precision where that is enough; sums over them are to be in double.
+        """
         if (table, name) not in self._columns:
             file = self._file(f"{table}.parquet")
-            stored = {renamed(old): old for old in guarded(file, pq.read_schema).names}.get(name)
-            if stored is not None:
-                column = guarded(file, read_parquet, columns=[stored])[stored]
-                self._columns[table, name] = column
+            if name in guarded(file, pq.read_schema).names:
+                column = guarded(file, read_parquet, columns=[name])[name]
+                self._columns[table, name] = column.cast(_DOUBLE.get(column.type, column.type))
         return self._columns.get((table, name))
 
     def _runs_of(self, table: str) -> np.ndarray:
@@ -182,13 +174,6 @@ def damaged(file: Path, why: str) -> ValueError:
         f"{file} is damaged ({why}); restore it from the repository, or make it anew from runs "
         "with 'fedsdg record' without --merge"
     )
-
-
-def renamed(column: str) -> str:
-    """Return today's name of a column: ``expected_accuracy`` → ``accuracy``."""
-    for old, new in _RENAMED.items():
-        column = re.sub(old, new, column)
-    return column
 
 
 _opened = cache(Record)

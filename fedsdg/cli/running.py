@@ -89,14 +89,12 @@ def _reached(folder: Path, partition: Path) -> Iterator[str]:
     """Yield the accuracies of a run after its last round, and where its records are."""
     import numpy as np
 
-    from fedsdg.analysis.records import renamed
     from fedsdg.data.partition_files import read_partition
     from fedsdg.experiment import chance
 
     samples = read_partition(partition)
     counts = np.bincount(samples.label[samples.global_test()])
-    result = read_json(folder / "result.json")
-    last = {renamed(name): value for name, value in result["last"].items()}
+    last = read_json(folder / "result.json")["last"]
     yield f"after round {last['round']}, means over clients:"
     for name, meaning in ACCURACIES.items():
         if last.get(name) is not None:

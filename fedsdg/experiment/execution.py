@@ -192,7 +192,7 @@ def _outcome(run: Run, training: Training) -> dict[str, Any]:
     return {
         "last": _metrics(evaluated[-1]),
         "selected": _metrics(next(row for row in evaluated if row["round"] == selected)),
-        "quarter": last_quarter(rounds),
+        "end": last_quarter(rounds),
         "rounds": run.federation.rounds,
         "bytes_up": sum(row["bytes_up"] for row in rounds),
         "bytes_down": sum(row["bytes_down"] for row in rounds),

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedsdg.analysis.records import renamed
 from fedsdg.config.config import Config
 from fedsdg.config.data_sets import dataset_name
 from fedsdg.config.layers import load
@@ -38,7 +37,7 @@ class Records:
         if (self.folder / "runs.parquet").is_file():
             return self._frame("runs")
         result = read_json(self.folder / "result.json")
-        return pd.json_normalize(result, sep="_").rename(columns=renamed)
+        return pd.json_normalize(result, sep="_")
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
@@ -57,7 +56,7 @@ class Records:
 
     def _frame(self, name: str) -> pd.DataFrame:
         frame: pd.DataFrame = read_parquet(self.folder / f"{name}.parquet").to_pandas()
-        return frame.rename(columns=renamed)
+        return frame
 
 
 def records(experiment: str | Path) -> Records:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedsdg.config.layers import load
@@ -102,12 +103,15 @@ def compared(
     exactly = True
     largest = 0.0
     for table, key in KEYS.items():
-        own = pd.DataFrame(here[table]).set_index(key)
         where = pc.field("round") <= max(made["round"] for made in here[table])
         for name in ("dataset", "skew", "method", "seed"):
             where &= pc.field(name) == row[name]
-        rows = read_parquet(record / f"{table}.parquet").filter(where).to_pylist()
-        there = pd.DataFrame(rows).set_index(key)
+        rows = read_parquet(record / f"{table}.parquet").filter(where)
+        there = pd.DataFrame(rows.to_pylist()).set_index(key)
+        names = set().union(*here[table])
+        kinds = pa.schema([column for column in rows.schema if column.name in names])
+        rounded = pa.Table.from_pylist(here[table], schema=kinds)  # As the record rounds them.
+        own = pd.DataFrame(rounded.to_pylist()).set_index(key)
         if not there.index.equals(own.index):
             text = f"{table}.parquet has other rounds or clients: {len(rows)} rows in the record"
             return _no_pair(row, f"{text}, {len(own)} here")

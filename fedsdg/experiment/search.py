@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import yaml
 
 from fedsdg import files
@@ -24,7 +26,7 @@ from fedsdg.errors import hint
 from fedsdg.experiment.grid import Runner, runner
 from fedsdg.experiment.points import bounded, edge, expected_best, points
 from fedsdg.experiment.runs import RESULTS, Task, task_of
-from fedsdg.experiment.store import RESULT, store_failure, stored_failure, stored_run
+from fedsdg.experiment.store import store_failure, stored_failure, stored_run
 
 SHARE = 0.5
 """Share of the rounds that a trial runs."""
@@ -135,7 +137,8 @@ def search(
         "methods": facts,
     }
     files.write_json(output, found)
-    values = {label: row["best"]["parameters"] for label, row in facts.items() if row["best"]}
+    # A row that is not finished stands there without values, so that it is none of the unsearched.
+    values = {label: row["best"] and row["best"]["parameters"] for label, row in facts.items()}
     text = yaml.safe_dump(values, default_flow_style=None, sort_keys=False, width=1000)
     head = TUNED.format(experiment=config.experiment)
     files.write_bytes(output.with_suffix(".tuned.yaml"), (head + text).encode())
@@ -227,7 +230,9 @@ def _outcome(key: str) -> Outcome:
     folder = stored_run(key)
     if folder is None:
         return stored_failure(key)
-    return float(files.read_json(folder / RESULT)["quarter"]["val_accuracy"])
+    # A trial is evaluated in the last quarter of its rounds alone.
+    column = pq.read_table(folder / "rounds.parquet", columns=["val_accuracy"])[0]
+    return float(pc.mean(column).as_py())
 
 
 def _best_first(trials: Sequence[Trial]) -> list[Trial]:

@@ -120,15 +120,15 @@ def _accuracies(setup: Setup, clients: np.ndarray, given: Answers) -> dict[str, 
     """
     data = setup.data
     everything = setup.schedule.evaluate == "everything"
-    val, test, expected = np.full((3, setup.num_clients), np.nan)
+    validation, own_test, whole_test = np.full((3, setup.num_clients), np.nan)
     for client, (classes, right, _) in zip(clients, given, strict=False):
         ends = np.cumsum([len(data.val[client]), len(data.test[client])])
-        val[client] = right[: ends[0]].mean()
+        validation[client] = right[: ends[0]].mean()
         if everything:
-            test[client] = right[ends[0] : ends[1]].mean()
-            expected[client] = setup.test_views.accuracy(client, classes[ends[1] :])
-    tests = {"test_accuracy": test, "expected_accuracy": expected} if everything else {}
-    return {"val_accuracy": val, **tests}
+            own_test[client] = right[ends[0] : ends[1]].mean()
+            whole_test[client] = setup.test_views.accuracy(client, classes[ends[1] :])
+    tests = {"accuracy_own_test": own_test, "accuracy": whole_test} if everything else {}
+    return {"val_accuracy": validation, **tests}
 
 
 def evaluation_models(
@@ -252,9 +252,9 @@ def _global_metrics(setup: Setup, users: list[np.ndarray], given: Answers) -> di
         found.append([*means, len(some), len(right) - test])
     accuracy, loss, val_accuracy, sizes, val_sizes = np.array(found).T
     return {
-        "global_accuracy": float(np.average(accuracy, weights=sizes)),
-        "global_loss": float(np.average(loss, weights=sizes)),
-        "global_val_accuracy": float(np.average(val_accuracy, weights=val_sizes)),
+        "accuracy_shared": float(np.average(accuracy, weights=sizes)),
+        "loss_shared": float(np.average(loss, weights=sizes)),
+        "val_accuracy_shared": float(np.average(val_accuracy, weights=val_sizes)),
     }
 
 
@@ -276,29 +276,29 @@ def means_over_clients(
         trained: bool [K], clients that have taken part.
     """
     validation = float(accuracies["val_accuracy"][regular].mean())
-    if "test_accuracy" not in accuracies:
+    if "accuracy_own_test" not in accuracies:
         return {"val_accuracy": validation}
     sizes = setup.data.test_sizes[regular]
-    personal = accuracies["test_accuracy"]
-    expected = accuracies["expected_accuracy"]
+    own_test = accuracies["accuracy_own_test"]
+    whole_test = accuracies["accuracy"]
     means = {
-        "personal_accuracy": personal[regular].mean(),
-        "personal_std": personal[regular].std(),
-        "personal_accuracy_weighted": np.average(personal[regular], weights=sizes),
+        "accuracy_own_test": own_test[regular].mean(),
+        "accuracy_own_test_std": own_test[regular].std(),
+        "accuracy_own_test_weighted": np.average(own_test[regular], weights=sizes),
         "val_accuracy": validation,
-        "expected_accuracy": expected[regular].mean(),
-        "expected_std": expected[regular].std(),
+        "accuracy": whole_test[regular].mean(),
+        "accuracy_std": whole_test[regular].std(),
     }
     if (regular & trained).any():
-        means["personal_worst_decile"] = worst_decile(personal[regular & trained])
-        means["expected_worst_decile"] = worst_decile(expected[regular & trained])
+        means["worst_decile_own_test"] = worst_decile(own_test[regular & trained])
+        means["worst_decile"] = worst_decile(whole_test[regular & trained])
     groups = {"new": new}
     if "conflicts" in setup.data.facts:
         differs = setup.data.facts["conflicts"]
         groups |= {"a": regular & ~differs, "b": regular & differs}
     for name, members in groups.items():
         if members.any():
-            means[f"expected_accuracy_{name}"] = expected[members].mean()
+            means[f"accuracy_{name}"] = whole_test[members].mean()
     return {name: float(value) for name, value in means.items()}
 
 

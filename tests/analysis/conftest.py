@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,6 +20,7 @@ from fedsdg.files.records import (
     TIMINGS_SCHEMA,
     more,
     write_parquet,
+    write_tables,
 )
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
@@ -39,11 +42,11 @@ METHODS = {
 def write_run(folder: Path, method: str, seed: int, *, gates: bool = True, **facts: object) -> None:
     """Write a run of two clients, of which client 1 conflicts; ``facts`` change its result."""
     accuracy = (LEVELS[method] + seed) / 100
-    reading = {"round": ROUNDS, "expected_accuracy": accuracy, "global_accuracy": 0.5}
+    reading = {"round": ROUNDS, "accuracy": accuracy, "accuracy_shared": 0.5}
     config = {"method": method.partition("-")[0], "backbone": "tiny", "seed": seed}
     result = {
         **{"experiment": "made", "method": config["method"], "status": "ok", "error": None},
-        **{"last": reading, "selected": reading, "quarter": reading | {"evaluations": 2}},
+        **{"last": reading, "selected": reading, "end": reading | {"evaluations": 2}},
         **{"bytes_up": 10**6, "bytes_down": 2 * 10**6, "address": f"{method}{seed}"},
         **{"partition_hash": f"p{seed}", "backbone_hash": "b"},
         "config": config | {"training": {"threads": 1, "eta_g": 0.1}, "parameters": {}},
@@ -53,7 +56,7 @@ def write_run(folder: Path, method: str, seed: int, *, gates: bool = True, **fac
     days = {"started": f"2026-01-0{seed + 1}", "finished": f"2026-02-0{seed + 1}"}
     write_json(folder / "provenance.json", made | days)
     rounds = range(1, ROUNDS + 1)
-    rows = [{"round": t, "expected_accuracy": accuracy * t / ROUNDS} for t in rounds]
+    rows = [{"round": t, "accuracy": accuracy * t / ROUNDS} for t in rounds]
     write_parquet(folder / "rounds.parquet", rows, ROUNDS_SCHEMA)
     clients = [
         {"round": t, "client": k, "val_accuracy": 0.5, "weight": 0.25 + k / 2, "conflicts": k == 1}
@@ -101,8 +104,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def rewrite(file: Path, **columns: object) -> None:
     """Change columns of a parquet file, each to one value."""
-    table = pq.read_table(file).to_pandas().assign(**columns)
-    table.to_parquet(file, index=False)
+    write_frame(file, pq.read_table(file).to_pandas().assign(**columns))
+
+
+def write_frame(file: Path, frame: pd.DataFrame) -> None:
+    """Write a data frame as a file of records."""
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    write_tables(file, [table], table.schema)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedsdg.analysis.records import Record
+from tests.analysis.conftest import write_frame
 
 TITLES = {"fedsdg": "FedSDG", "fedavg-uniform": "FedAvg (uniform)", "known": "Known clusters"}
 #: Personal accuracy of five seeds in percent.
@@ -62,15 +63,15 @@ def write_record(
     """Write runs, rounds and clients of some runs and return the record."""
     folder.mkdir(parents=True)
     runs = pd.DataFrame([*(rows or rows_of(ACCURACY))])
-    runs.to_parquet(folder / "runs.parquet")
+    write_frame(folder / "runs.parquet", runs)
     identity = runs[runs["status"] == "ok"][[*runs.columns[:6], "selected_accuracy"]]
     rounds = identity.merge(pd.DataFrame({"round": ROUNDS}), how="cross")
     rounds["accuracy"] = rounds.pop("selected_accuracy") * rounds["round"] / 40
     rounds = rounds.assign(local_steps=100, personal_steps=0, bytes_up=10**6, bytes_down=0)
-    rounds.to_parquet(folder / "rounds.parquet")
+    write_frame(folder / "rounds.parquet", rounds)
     clients = identity.drop(columns="selected_accuracy").assign(round=40, client=0)
-    clients.to_parquet(folder / "clients.parquet")
-    clients.assign(wall_seconds=7.0).to_parquet(folder / "timings.parquet")
+    write_frame(folder / "clients.parquet", clients)
+    write_frame(folder / "timings.parquet", clients.assign(wall_seconds=7.0))
     facts = {"family": "all", "oracle": False, "personal": False}
     methods = {
         label: facts | {"title": TITLES.get(label, label), "order": place}

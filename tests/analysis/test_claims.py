@@ -21,6 +21,7 @@ from fedsdg.analysis.claims import (
     read_claims,
     undeclared,
 )
+from tests.analysis.conftest import write_frame
 
 ROOT = Path(__file__).parents[2]
 #: Deviations of five seeds: mean 0, standard deviation 1.
@@ -43,9 +44,9 @@ def write_record(folder, rows, cell="iid@half", sent=1):
             runs.append({**identity, **readings, **sizes})
     folder.mkdir(parents=True, exist_ok=True)
     frame = pd.DataFrame(runs)
-    frame.to_parquet(folder / "runs.parquet")
+    write_frame(folder / "runs.parquet", frame)
     rounds = frame.iloc[:, :6].merge(pd.DataFrame({"round": [1, 2, 3, 4]}), how="cross")
-    rounds.assign(accuracy=0.5).to_parquet(folder / "rounds.parquet")
+    write_frame(folder / "rounds.parquet", rounds.assign(accuracy=0.5))
     facts = {"family": "f", "personal": True, "oracle": False, "order": 0}
     methods = {name: {"title": name, **facts} for name in rows}
     (folder / "methods.json").write_text(json.dumps(methods))

@@ -45,15 +45,15 @@ WITHOUT = {
     "groups": "label-skew-60",  # clients are of one kind
     "progress": "label-noise",  # two evaluations
     "accuracy_by_alpha": "contribution",  # two values of α
-    "gates": "central",
+    "gates": "drift",
     "gate_course": "label-noise",
     "weights": "label-skew-60",
-    "attacks": "central",
-    "stragglers": "central",
-    "label_noise": "central",
-    "drift": "central",
-    "tuning": "central",
-    "regret": "ablation",  # no accuracy on the global test set
+    "attacks": "drift",
+    "stragglers": "drift",
+    "label_noise": "drift",
+    "drift": "needs",
+    "tuning": "drift",
+    "regret": "label-noise",  # no accuracy on the global test set
 }
 
 

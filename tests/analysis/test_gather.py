@@ -40,7 +40,7 @@ def test_a_summary_has_the_rows_that_its_runs_recorded(made):
     summary = made / "results/summary/made"
     runs = pd.read_parquet(summary / "runs.parquet")
     assert runs["method"].tolist() == [m for m in METHODS for _ in range(5)], "in their order"
-    assert runs["selected_expected_accuracy"].max() == 0.94
+    assert runs["selected_accuracy"].max() == 0.94
     assert runs["error"].isna().all()
     own = pq.read_table(run_folder(made, "fedsdg", 3) / "clients.parquet").to_pylist()
     rows = pd.read_parquet(summary / "clients.parquet").query("method == 'fedsdg' and seed == 3")

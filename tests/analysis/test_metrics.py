@@ -146,7 +146,7 @@ def test_readings():
 
 @pytest.fixture
 def mine():
-    @metric("rounds seen", "rounds", table="rounds", reads="expected_accuracy accuracy")
+    @metric("rounds seen", "rounds", table="rounds", reads="unrecorded accuracy")
     def never(rows):
         return 1.0
 

@@ -15,6 +15,7 @@ from fedsdg.analysis.metrics import values
 from fedsdg.analysis.page import arenas, write_page
 from fedsdg.analysis.records import Record, record
 from fedsdg.analysis.tables import Table
+from tests.analysis.conftest import write_frame
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
@@ -84,7 +85,7 @@ def small(folder: Path, seeds: int = 1, titles: Mapping[str, str] = {}) -> Recor
         frame = pd.read_parquet(REFERENCE / "views" / f"{name}.parquet")
         frame = frame[frame["method"].isin(kept) & (frame["seed"] < frame["seed"].min() + seeds)]
         frame = frame.assign(method=frame["method"].replace(titles))
-        frame.to_parquet(folder / f"{name}.parquet", index=False)
+        write_frame(folder / f"{name}.parquet", frame)
     return Record(folder)
 
 

@@ -1,4 +1,4 @@
-"""Reading records: cells, rows of runs, names of today, and damage in one sentence."""
+"""Reading records: cells, rows of runs, and damage in one sentence."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from fedsdg.analysis.names import (
     method_title,
     natural_order,
 )
-from fedsdg.analysis.records import Record, record, records, renamed
+from fedsdg.analysis.records import Record, record, records
 from fedsdg.files import write_json
 from tests.analysis.conftest import record_of, rewrite
 
@@ -53,28 +53,9 @@ def test_several_data_sets_make_cells_of_their_own(copy):
     assert cells == ["digits:iid@half", "mnist:iid@half"]
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("selected_expected_accuracy", "selected_accuracy"),
-        ("quarter_expected_accuracy_b", "end_accuracy_b"),
-        ("expected_worst_decile", "worst_decile"),
-        ("last_personal_accuracy", "last_accuracy_own_test"),
-        ("personal_worst_decile", "worst_decile_own_test"),
-        ("global_accuracy", "accuracy_shared"),
-        ("expected_std", "accuracy_std"),
-        ("personal_steps", "personal_steps"),
-        ("val_accuracy", "val_accuracy"),
-        ("accuracy", "accuracy"),
-    ],
-)
-def test_columns_have_the_names_of_today(old, new):
-    assert renamed(old) == new == renamed(new)
-
-
 def test_every_committed_record_can_be_read(reference):
     opened = list(records(reference))
-    assert len(opened) >= 25
+    assert len(opened) >= 15
     for one in opened:
         runs = one.finished
         assert set(runs["method"]) <= one.methods.keys()

@@ -64,7 +64,7 @@ def test_a_file_runs(file, folder, tmp_path, monkeypatch):
     task = task_of(config, next(config.runs()))
     assert run_here(config, task) is None
     result = read_json(task.folder / "result.json")
-    assert result["status"] == "ok" and 0 < result["last"]["expected_accuracy"] <= 1
+    assert result["status"] == "ok" and 0 < result["last"]["accuracy"] <= 1
     uses = plugins.hashes(
         task.run.method.type,
         task.run.dataset,

@@ -55,7 +55,7 @@ def test_a_twin_of_a_published_row_reaches_what_it_reaches(twin):
     own, published = runs.loc["twin"], runs.loc["fedavg-uniform"]
     for name in ("partition_hash", "backbone_hash", "bytes_up"):
         assert own[name] == published[name]
-    off = 100 * abs(own["quarter_expected_accuracy"] - published["quarter_expected_accuracy"])
+    off = 100 * abs(own["end_accuracy"] - published["end_accuracy"])
     assert off == 0 if twin.paired == "exactly" else off < ROUNDING
     assert {row["method"] for row in twin.tables[0].numbers.to_dict("records")} == set(runs.index)
 
@@ -80,7 +80,7 @@ def test_again_nothing_is_trained_and_rows_can_be_run_here(twin, capsys):
     assert "twin seed 3: stored before" in capsys.readouterr().err
     assert found.paired is None
     runs = pd.read_parquet(found.records / "runs.parquet").set_index("method")
-    columns = [name for name in runs if name.startswith("quarter_")]
+    columns = [name for name in runs if name.startswith("end_")]
     assert runs.loc["twin", columns].equals(runs.loc["fedavg-uniform", columns])
     assert set(runs.index) == {"twin", "fedavg-uniform"}
     assert "All rows were run on this machine" in found.page.read_text()

@@ -195,7 +195,7 @@ def require_no_test_accuracy(run: Path) -> None:
         names = [name for name in frame if "accuracy" in name or name.startswith("expected")]
         assert frame["val_accuracy"].notna().any()
         assert frame[names].drop(columns="val_accuracy").isna().all(axis=None)
-    quarter = json.loads((run / "result.json").read_text())["quarter"]
+    quarter = json.loads((run / "result.json").read_text())["end"]
     measured = {name for name, value in quarter.items() if value is not None}
     assert measured == {"val_accuracy", "round", "evaluations"}
 

@@ -132,7 +132,7 @@ def test_attackers_are_the_same_in_all_rounds_and_are_not_evaluated():
     assert len(attackers) == 2
     for row in done.clients:
         assert row["attacker"] == (row["client"] in attackers)
-        assert ("test_accuracy" in row) == (row["client"] not in attackers)
+        assert ("accuracy_own_test" in row) == (row["client"] not in attackers)
     few = run(federation(conditions=[Attackers(attack=SignFlip(scale=5), share=0.17)]))
     assert {row["client"] for row in few.clients if row["attacker"]} < attackers
     sent = next(row for row in few.clients if row["attacker"])

@@ -112,7 +112,7 @@ def test_a_personalisation_and_a_term():
     done = run(federation(model, first, private, **parts))
     trained = done.store.counts.trained > 0
     moved = (done.private != private).any(1).numpy()
-    assert (moved == trained).all() and "global_accuracy" not in done.rounds[-1]
+    assert (moved == trained).all() and "accuracy_shared" not in done.rounds[-1]
     visits = done.store.read("visits", np.arange(6))[:, 0]
     drawn = [sum(r["client"] == k and r["participated"] for r in done.clients) for k in range(6)]
     assert visits.tolist() == drawn

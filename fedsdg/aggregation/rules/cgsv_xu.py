@@ -41,7 +41,7 @@ class CgsvXu(Rule):
 
     needs: ClassVar[str] = "client_samples"
     columns: ClassVar = (
-        Column("diagnostics", "contribution", "float64", "r after the round, as published"),
+        Column("diagnostics", "contribution", "float32", "r after the round, as published"),
     )
 
     gamma: Annotated[float, Field(ge=1e-06)] = 0.5

@@ -28,7 +28,7 @@ class Focus(Weighed):
 
     reads: ClassVar[tuple[str, ...]] = ("update", *LOSSES)
     probes: ClassVar[tuple[UploadRequest, ...]] = (UploadRequest("losses"),)
-    columns: ClassVar = (Column("diagnostics", "credibility", "float64", "FOCUS's C_k"),)
+    columns: ClassVar = (Column("diagnostics", "credibility", "float32", "FOCUS's C_k"),)
 
     temperature: Annotated[float, Field(ge=1e-06)] = 1.0
     "a of the credibility 1 − softmax(a E)"

@@ -30,10 +30,10 @@ class Branches(Observer):
     """
 
     columns: ClassVar = (
-        Column("clients", "gate_penalty", "float64", "Σ_l m_l over the gates of its branch"),
-        Column("clients", "private_penalty", "float64", "Σ θ_p² over its private entries"),
-        Column("clients", "private_shares", "list of float64", "the private share of each block"),
-        Column("clients", "private_ratio", "float64", "‖θ_p‖ / ‖θ_g‖ over adapters alone"),
+        Column("clients", "gate_penalty", "float32", "Σ_l m_l over the gates of its branch"),
+        Column("clients", "private_penalty", "float32", "Σ θ_p² over its private entries"),
+        Column("clients", "private_shares", "list of float32", "the private share of each block"),
+        Column("clients", "private_ratio", "float32", "‖θ_p‖ / ‖θ_g‖ over adapters alone"),
     )
 
     def observe(self, view: RoundView) -> None:

@@ -23,8 +23,8 @@ class Trajectory(Observer):
         Column("rounds", "model_x", "float64", "where the aggregate lies in the plane"),
         Column("rounds", "model_y", "float64", "where the aggregate lies in the plane"),
         Column("rounds", "plane_share", "float64", "share of all models' variance in the plane"),
-        Column("clients", "path_x", "list of float64", "the client's way in the plane"),
-        Column("clients", "path_y", "list of float64", "the client's way in the plane"),
+        Column("clients", "path_x", "list of float32", "the client's way in the plane"),
+        Column("clients", "path_y", "list of float32", "the client's way in the plane"),
     )
 
     def observe(self, view: RoundView) -> None:
