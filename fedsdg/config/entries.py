@@ -13,6 +13,7 @@ from fedsdg.config.values import Name
 from fedsdg.errors import ConfigError, hint, shortened
 from fedsdg.files.places import root
 from fedsdg.files.yaml_text import read_yaml_file
+from fedsdg.methods.families import FAMILIES
 from fedsdg.methods.method import Method
 from fedsdg.parts import Part, model_of
 
@@ -54,6 +55,28 @@ class Entry(Part):
     def method(self) -> Method:
         """The row with the values of the entry."""
         return self.row.with_values(self.parameters)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What records keep of it, so that tables and figures need no plugins.
+
+        ``title`` in print; ``family``; ``personal``: whether clients end with different models;
+        ``oracle``: whether it knows the groups or has all data in one place; ``order`` in tables,
+        where variants follow their method.
+        """
+        title = self.row.title
+        variant = self.label.removeprefix(self.type).removeprefix("-")
+        if not self.label.startswith(self.type):
+            title = self.label
+        elif variant:
+            title = f"{title[:-1]}, {variant})" if title.endswith(")") else f"{title} ({variant})"
+        return {
+            "title": title,
+            "family": next((name for name, rows in FAMILIES.items() if self.type in rows), ""),
+            "personal": self.row.personal,
+            "oracle": self.type == "centralised" or self.parameters.get("assignment") == "known",
+            "order": 2 * list(plugins.METHODS).index(self.type) + (self.label != self.type),
+        }
 
     def with_values(self, values: Mapping[str, Any]) -> Entry:
         """Return the entry with some values in place of its own, checked.

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedsdg.config.config import Config
-from fedsdg.config.facts import config_facts
 from fedsdg.experiment.runs import tasks_of
 from fedsdg.files.places import RECORD, SEARCH, SUMMARY, filled, root
 
@@ -32,7 +31,8 @@ def write_summary(runs: Path, output: Path, config: Config, search: Path | None 
         )
     folders = [runs / run.folder for run in config.runs()]
     search = search or search_file(config.experiment)
-    summarise(folders, output, config_facts(config), search=search)
+    facts = {entry.label: entry.facts for entry in config.methods}
+    summarise(folders, output, facts, search=search)
     tables = USUAL["tables"] if config.tables is None else config.tables
     figures = USUAL["figures"] if config.figures is None else config.figures
     add_pages(output, tables, figures)

@@ -6,7 +6,6 @@ from fedsdg.aggregation.rules.krum import Krum
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.types import Rule
 from fedsdg.config.config import Config
-from fedsdg.config.facts import config_facts
 from fedsdg.config.layers import merged
 from fedsdg.federation.personalisation import DualPath, PrivateHead
 from fedsdg.federation.terms import Proximal
@@ -101,7 +100,8 @@ def test_facts_of_variants_follow_their_method():
         {"type": "clustered", "name": "known", "assignment": "known"},
         "centralised",
     ]
-    facts = config_facts(Config.read({**merged(), "methods": entries}))
+    config = Config.read({**merged(), "methods": entries})
+    facts = {entry.label: entry.facts for entry in config.methods}
     titles = [facts[label]["title"] for label in ("krum-2", "fedavg-x", "mine")]
     assert titles == ["Krum (2)", "FedAvg (samples, x)", "mine"]
     assert facts["krum-2"]["family"] == "Robust rules"
