@@ -7,6 +7,7 @@ processor, and other weights mean other runs, so those of the record come before
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -98,11 +99,10 @@ def backbone_sha256(file: Path) -> str:
 
 def _is_made_by(recipe: Backbone, file: Path) -> bool:
     """Return whether a pretraining of this recipe made a file, by the facts beside it."""
-    try:
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         facts = files.read_json(file.with_suffix(".json"))
         return file.is_file() and Pretrained.read(facts["recipe"]) == recipe
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
+    return False
 
 
 def _make(recipe: Backbone, file: Path, key: str, checkpoint_seconds: float) -> None:

@@ -18,23 +18,20 @@ Row = dict[str, Any]
 
 
 def data_sets(config: Config | None = None) -> Iterator[Row]:
-    """Yield a row for each data set: built-in ones, those of plugins, those of a config.
+    """Yield a row for each data set: built-in ones, those of a config, those of plugins.
 
     A row has ``name``, ``classes``, ``images``, ``size`` (pixels), ``channels``, ``here`` (whether
     it can be loaded without a network) and ``place`` (where it is, or what would bring it). What
     only the data could say is None if they are not here.
     """
-    for source in DATASETS.values():
-        yield _described(source)
+    own = [one for one in config.datasets if isinstance(one, Source)] if config else []
+    yield from map(_described, [*DATASETS.values(), *own])
     for name, loader in plugins.DATASETS.items():
         data = loader()
         count, size = data.images.shape[:2]
         channels = 1 if data.images.ndim == 3 else 3
         row = {"name": name, "classes": data.num_classes, "images": count, "size": size}
         yield {**row, "channels": channels, "here": True, "place": "a plugin"}
-    for dataset in config.datasets if config is not None else ():
-        if isinstance(dataset, Source):
-            yield _described(dataset)
 
 
 def _described(source: Source) -> Row:
