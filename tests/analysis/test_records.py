@@ -73,7 +73,7 @@ def test_printed_names(record):
     ]
     assert not is_oracle("fedavg")
     assert cell_title("dirichlet~0.1@late") == "α = 0.1, late"
-    assert cell_title("mnist:classes~2") == "MNIST, 2 classes per client"
+    assert cell_title("mnist:classes~2") == "mnist, 2 classes per client"
     assert sorted(["late-10", "late-2"], key=natural_order) == ["late-2", "late-10"]
 
 

@@ -79,7 +79,12 @@ def test_files_without_measurements_are_named(file, tmp_path):
 
 
 def test_the_numbers_of_the_page_are_those_of_the_committed_table():
-    results = (ROOT / "docs/maintainers/benchmarks.md").read_text().split("## Results")[1].split("\n## ")[0]
+    results = (
+        (ROOT / "docs/maintainers/benchmarks.md")
+        .read_text()
+        .split("## Results")[1]
+        .split("\n## ")[0]
+    )
     table = (ROOT / "results/reference/performance/speed.md").read_text()
     numbers = re.findall(r"[\d,.]+(?:×| ms| s)(?! \d)|\b\d\.\d+\b", results)
     assert len(numbers) > 8
