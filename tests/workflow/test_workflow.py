@@ -11,6 +11,7 @@ import time
 import pytest
 import yaml
 
+from fedsdg.config.layers import load
 from fedsdg.files.places import ARENAS, RECORDS
 from tests.workflow.conftest import ROOT
 
@@ -29,6 +30,12 @@ def test_without_a_config_the_whole_reproduction_is_planned(project):
     assert set(configs) == {*ARENAS, "every-method", "every-condition"}
     assert configs["needs"]["seeds"] == [3, 4] and len(configs["views"]["seeds"]) == 2
     assert len(configs["needs"]["methods"]) == 8
+
+
+def test_the_reproduced_rows_are_those_of_readme():
+    shown = re.search(r"<!-- table \S+ (\S+) -->", (ROOT / "README.md").read_text())[1]
+    made = load(["needs", "reproduced"]).methods
+    assert [entry.label for entry in made] == shown.split(",")
 
 
 def test_runs_are_a_target_of_their_own(project):
