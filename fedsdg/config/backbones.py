@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 from fedsdg.config.values import Positive
 from fedsdg.data.sources import DATASETS
 from fedsdg.errors import ConfigError, hint
+from fedsdg.models.architecture import Architecture
 from fedsdg.parts import Count, Natural, NonNegative, Part, Several, Share
 
 LETTERS = "letters"
@@ -59,17 +60,23 @@ class Shape(Backbone):
 
     def check_fields(self) -> None:
         """Check that sizes divide one another, and the numbers for channels."""
-        for part, whole in (("patch_size", "image_size"), ("heads", "dim")):
-            small = getattr(self, part)
-            large = getattr(self, whole)
-            if large % small:
-                raise ValueError(f"{part} {small} must divide {whole} {large}")
-        for name in ("mean", "std"):
-            values = getattr(self, name)
-            if values is not None and len(values) != self.channels:
-                raise ValueError(f"{name} needs one number per channel, {self.channels} in all")
-        if self.std is not None and min(self.std) <= 0:
-            raise ValueError("std must be above 0 in every channel")
+        self.architecture()
+
+    def architecture(
+        self, mean: tuple[float, ...] = (), std: tuple[float, ...] = ()
+    ) -> Architecture:
+        """Return the shape of the network.
+
+        Args:
+            mean: Of each channel, where the entry has none; else 0.
+            std: Of each channel, where the entry has none; else 1.
+        """
+        keys = ("image_size", "patch_size", "channels", "dim", "depth", "heads", "mlp_ratio")
+        return Architecture(
+            **{key: getattr(self, key) for key in keys},
+            mean=self.mean or mean or (0.0,) * self.channels,
+            std=self.std or std or (1.0,) * self.channels,
+        )
 
 
 class Pretrained(Shape, name="pretrain"):

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -261,17 +260,13 @@ def _restore(training: models.Training, checkpoint: Path) -> None:
 
 def _architecture(recipe: Shape, images: np.ndarray | None = None) -> models.Architecture:
     """Return the shape of a recipe, with the statistics of images if it names none."""
-    keys = ("image_size", "patch_size", "channels", "dim", "depth", "heads", "mlp_ratio")
-    sizes = {key: getattr(recipe, key) for key in keys}
-    mean: Any = recipe.mean
-    std: Any = recipe.std
-    if images is not None and (mean is None or std is None):
-        ones = (1.0,) * recipe.channels
-        plain = models.Architecture(**sizes, mean=(0.0,) * recipe.channels, std=ones)
-        sample = _prepared(images[:20_000], plain).numpy().astype(np.float64)
-        mean = [round(float(value), 6) for value in sample.mean(axis=(0, 2, 3))]
-        std = [round(float(value), 6) for value in sample.std(axis=(0, 2, 3))]
-    return models.Architecture(**sizes, mean=mean, std=std)
+    plain = recipe.architecture()
+    if images is None or (recipe.mean and recipe.std):
+        return plain
+    sample = _prepared(images[:20_000], plain).numpy().astype(np.float64)
+    mean = [round(float(value), 6) for value in sample.mean(axis=(0, 2, 3))]
+    std = [round(float(value), 6) for value in sample.std(axis=(0, 2, 3))]
+    return recipe.architecture(tuple(mean), tuple(std))
 
 
 # --- What features are worth ----------------------------------------------------------------------
