@@ -132,7 +132,7 @@ def read_entries(given: Any) -> tuple[Entry, ...]:
     """Check the list of all entries."""
     if not isinstance(given, list | tuple) or not given:
         raise ConfigError(f"is {shortened(given)}, but must be a list with at least one entry")
-    return tuple(one if isinstance(one, Entry) else read_entry(one) for one in given)
+    return tuple(entry if isinstance(entry, Entry) else read_entry(entry) for entry in given)
 
 
 def with_tuned(
@@ -163,8 +163,8 @@ def with_tuned(
             values |= layer.get(name) or {}
         lacking = set(space.get(entry.label, ())) - set(layers[-1].get(name) or ())
         is_tuned = not lacking if layers[-1].get(name) else has_rate
-        found = entry.with_values(values) if values else entry
-        laid.append(found if is_tuned else found.replaced(tuned=False))
+        filled = entry.with_values(values) if values else entry
+        laid.append(filled if is_tuned else filled.replaced(tuned=False))
     return tuple(laid)
 
 

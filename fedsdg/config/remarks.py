@@ -25,10 +25,10 @@ def remarks(config: Config) -> Iterator[str]:
     backbone = config.backbones[config.backbone]
     if config.trainable == "full" or getattr(backbone, "data", None) != LETTERS:
         return
-    for own in config.datasets:
-        if isinstance(own, Source):
+    for dataset in config.datasets:
+        if isinstance(dataset, Source):
             yield (
                 f"the backbone {config.backbone!r} has learned from rendered letters; if images of "
-                f"{own.name!r} are photographs, take one that has learned from photographs: "
+                f"{dataset.name!r} are photographs, take one that has learned from photographs: "
                 "'Photographs' in docs/own-data.md"
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,7 +12,7 @@ from fedsdg.config.values import Positive
 from fedsdg.errors import ConfigError, shortened
 from fedsdg.federation.conditions.attack import Attackers
 from fedsdg.federation.conditions.compute import Compute
-from fedsdg.federation.conditions.condition import Condition, attackers_in
+from fedsdg.federation.conditions.condition import Condition, attackers_in, clients_in
 from fedsdg.federation.conditions.difference import FeatureShift, LabelConflict
 from fedsdg.federation.conditions.dropout import Dropout
 from fedsdg.federation.conditions.label_noise import LabelNoise
@@ -95,7 +94,7 @@ class Federation(Part):
     @property
     def kept_out(self) -> int:
         """Number of clients that never train: held_out * K, halves rounded up."""
-        return math.floor(self.held_out * self.clients + 0.5)
+        return clients_in(self.held_out, self.clients)
 
 
 class Training(Part):
