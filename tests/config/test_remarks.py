@@ -7,14 +7,8 @@ from fedsdg.config.layers import load
 from fedsdg.config.remarks import remarks
 
 PETS = [{"name": "pets", "folder": "pets", "size": 4}]
-NOBODY = {"label_conflict": {"share": 0.0}}
 SAID = [
     ({}, []),
-    ({"conditions": {"label_conflict": {"share": 0.5}}}, []),
-    ({"conditions": NOBODY}, ["label_conflict.share is 0.0, none of 20 clients"]),
-    ({"scenarios": {"a": {"conditions": NOBODY}, "b": {"conditions": NOBODY}}}, ["none of 20"]),
-    ({"conditions": {"feature_shift": {"share": 0.01}}}, ["feature_shift.share is 0.01, none"]),
-    ({"conditions": {"quantisation": {"share": 0.0}}}, ["none of 20 clients"]),
     ({"datasets": PETS}, ["'letters' has learned from rendered letters; if images of 'pets'"]),
     ({"datasets": PETS, "trainable": "full", "methods": ["fedavg"]}, []),
 ]
