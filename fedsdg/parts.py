@@ -285,4 +285,6 @@ def model_of(fields: Mapping[str, FieldInfo]) -> type[Part]:
         fields: By name, as ``parameters`` returns them.
     """
     types: dict[str, Any] = {key: (info.rebuild_annotation(), info) for key, info in fields.items()}
-    return create_model("Parameters", __base__=Part, **types)
+    # Its fields come with their meanings; pydantic need not look for a source.
+    options = {"use_attribute_docstrings": False}
+    return create_model("Parameters", __base__=Part, __cls_kwargs__=options, **types)
