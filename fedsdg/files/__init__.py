@@ -202,7 +202,7 @@ def _hashes(file: Path) -> dict[str, str]:
 
 
 def differences(recorded: Any, current: Any, place: str = "") -> Iterator[str]:
-    """Yield a sentence for each value in which two trees of plain JSON differ, where both have one.
+    """Yield a sentence for each value in which two trees of plain JSON differ.
 
     Args:
         recorded: What a file holds.
@@ -210,12 +210,13 @@ def differences(recorded: Any, current: Any, place: str = "") -> Iterator[str]:
         place: The keys to both, joined by dots.
 
     Example:
-        >>> list(differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "d": 2}))
+        >>> list(differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2}))
         ['a.b is 1 in it, but 3 here']
     """
     if isinstance(recorded, dict) and isinstance(current, dict):
-        for key in sorted(recorded.keys() & current.keys()):
-            yield from differences(recorded[key], current[key], f"{place}.{key}".lstrip("."))
+        for key in sorted({*recorded, *current}):
+            inner = f"{place}.{key}".lstrip(".")
+            yield from differences(recorded.get(key), current.get(key), inner)
     elif recorded != current:
         yield f"{place} is {recorded!r} in it, but {current!r} here"
 
