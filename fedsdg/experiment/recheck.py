@@ -78,13 +78,20 @@ def recheck(task: Task, record: Path, row: Mapping[str, Any], most: int = ROUNDS
     there |= {key: row[key] for key in ("partition_hash", "backbone_hash")}
     here |= {"partition_hash": partition.sha256, "backbone_hash": material.backbone_hash}
     # Keys that one of them lacks were added since, or are gone.
-    differing = "; ".join(differences(there, here))
+    differing = "; ".join(differences(_common(there, here), _common(here, there)))
     if differing:
         return _no_pair(row, differing)
     device = material.samples.images.device
     with threads(run.training.threads), repeatable(device, tf32=run.training.precision == "tf32"):
         made = Training(build(run, material, partition)).advance(most).records
     return compared(record, row, {"rounds": made.rounds, "clients": made.clients})
+
+
+def _common(config: Any, other: Any) -> Any:
+    """Return a config with the keys that the other has, too."""
+    if not isinstance(config, dict) or not isinstance(other, dict):
+        return config
+    return {key: _common(value, other[key]) for key, value in config.items() if key in other}
 
 
 def compared(
