@@ -16,19 +16,11 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    ValidationError,
-    create_model,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
@@ -45,7 +37,7 @@ Natural = Annotated[int, Field(ge=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 
 
-# Where a base has a constant, a part may have a field.
+# A field may take the place of a class attribute of the base.
 warnings.filterwarnings("ignore", "Field name .* shadows an attribute")
 
 
@@ -100,12 +92,13 @@ class Part(BaseModel):
         except ValidationError as error:
             raise error_sentence(error, type(self), values) from None
 
+    # Else pydantic would call it for parts within parts, whose keys need not be texts.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @model_validator(mode="wrap")
     @classmethod
-    def _in_one_sentence(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Refuse values of a part within another: this part knows its own keys."""
+    def _in_one_sentence(cls, given: Any, validate: Callable[[Any], Self]) -> Self:
+        """Raise ConfigError for a part within another: each part knows its own keys."""
         try:
             return validate(given)
         except ValidationError as error:
