@@ -103,8 +103,8 @@ def variance(record: Record) -> Table:
             for source, own in found.items():
                 rows.append((at, source, len(frame), own**0.5, 100 * own / sum(found.values())))
             notes.append(
-                f"{title}: after {draws_needed(found)} draws of partition and seed, which both "
-                f"meet, the difference of two methods is known to ±{HALF_WIDTH:g} point (95 %)."
+                f"{title}: {draws_needed(found)} draws of partition and seed, the same for both, "
+                f"tell the difference of two methods to ±{HALF_WIDTH:g} point (95 %)."
             )
     numbers = pd.DataFrame(rows, columns=["at", "source", "n", "std", "share"])
     columns = {
