@@ -1,7 +1,7 @@
 """Where verdicts stand in documents: docs/claims.md, its numbers, and slots in the prose.
 
     … by <!-- private-branch-helps supported -->[+32.3 points …](docs/claims.md#…)<!-- / -->.
-    <!-- table needs/iid@half:accuracy_b,views/iid@rotate:accuracy fedrep,fedper -->…<!-- / -->
+    <!-- table needs/iid@half:accuracy_b:in_conflict fedrep,fedper -->…<!-- / -->
 
 A slot names a claim and the verdict that its sentence presumes, or the columns and the methods of a
 table that may span several arenas.
@@ -20,7 +20,7 @@ import pandas as pd
 
 from fedsdg.analysis.claims import RULE, WORDS, Verdict, judge, read_claims
 from fedsdg.analysis.layout import Table, arranged
-from fedsdg.analysis.means import best, heading, means, printed
+from fedsdg.analysis.means import best, means, printed
 from fedsdg.analysis.metrics import METRICS
 from fedsdg.analysis.records import record
 from fedsdg.errors import hint
@@ -120,8 +120,8 @@ def _number(verdicts: Mapping[str, Verdict], name: str, presumed: str, file: Pat
 
 def _lines(arguments: Sequence[str], root: Path) -> str:
     """Return a table: a column for each metric of a cell, the method with the highest first."""
-    if len(arguments) != 2:
-        raise ValueError("write <!-- table ARENA/CELL:METRIC,… LABEL,LABEL -->")
+    if len(arguments) != 2 or arguments[0].count(":") != 2 * len(arguments[0].split(",")):
+        raise ValueError("write <!-- table ARENA/CELL:METRIC:HEADING,… LABEL,LABEL -->")
     columns, labels = (argument.split(",") for argument in arguments)
     numbers = pd.concat([_column(column, root) for column in columns])
     text = arranged(numbers, printed, setting="at", best=best)
@@ -132,7 +132,7 @@ def _lines(arguments: Sequence[str], root: Path) -> str:
 
 def _column(place: str, root: Path) -> pd.DataFrame:
     """Return the means of a metric in a cell, at the selected round, with their heading."""
-    key, _, metric = place.partition(":")
+    key, metric, head = place.split(":")
     arena, _, cell = key.partition("/")
     if metric not in METRICS:
         raise ValueError(f"there is no metric {metric!r}{hint(metric, METRICS)}")
@@ -140,7 +140,7 @@ def _column(place: str, root: Path) -> pd.DataFrame:
     numbers = numbers[(numbers["cell"] == cell) & (numbers["at"] == "selected")]
     if numbers.empty:
         raise ValueError(f"no run of {key} has the metric {metric!r}")
-    return numbers.assign(head=f"{arena}: {heading(metric)}")
+    return numbers.assign(head=head.replace("_", " "))
 
 
 def documents(root: str | Path = ".") -> Iterator[tuple[Path, Callable[[], str]]]:

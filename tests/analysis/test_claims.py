@@ -305,7 +305,7 @@ def test_slots_are_filled_in_place(root):
 
 
 def test_lines_of_a_table_are_filled_in(root):
-    slot = "<!-- table needs/iid@half:accuracy fedavg,fedsdg --><!-- / -->\n"
+    slot = "<!-- table needs/iid@half:accuracy:all fedavg,fedsdg --><!-- / -->\n"
     (root / "README.md").write_text(slot)
     slots.render_documents(root)
     lines = (root / "README.md").read_text().splitlines()
@@ -320,10 +320,10 @@ def test_lines_of_a_table_are_filled_in(root):
         ("bettr supported --><!-- / -->", "no claim 'bettr'; did you mean 'better'"),
         ("better supported -->, ", "the slot lacks its beginning or its end"),
         ("/ -->", "the slot lacks its beginning"),
-        ("table need/iid:accuracy fedavg --><!-- / -->", "need/methods.json is missing"),
-        ("table needs/iid:accuracy fedavg --><!-- / -->", "no run of needs/iid has the metric"),
-        ("table needs/iid@half:acuracy fedavg --><!-- / -->", "did you mean 'accuracy'"),
-        ("table needs/iid@half:accuracy fedavgg --><!-- / -->", "did you mean 'fedavg'"),
+        ("table need/iid:accuracy:all fedavg --><!-- / -->", "need/methods.json is missing"),
+        ("table needs/iid:accuracy:all fedavg --><!-- / -->", "no run of needs/iid has the metric"),
+        ("table needs/iid@half:acuracy:all fedavg --><!-- / -->", "did you mean 'accuracy'"),
+        ("table needs/iid@half:accuracy:all fedavgg --><!-- / -->", "did you mean 'fedavg'"),
         ("table main --><!-- / -->", "write <!-- table ARENA/CELL"),
     ],
 )
