@@ -1,1 +1,1 @@
-"""Five questions about speed and memory, measured with pytest-benchmark: docs/maintainers/benchmarks.md."""
+"""Five questions about speed and memory, by pytest-benchmark: docs/maintainers/benchmarks.md."""
