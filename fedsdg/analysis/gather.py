@@ -272,7 +272,9 @@ def _rows_of(folder: Path) -> dict[str, Row]:
 # --- summary → record ----------------------------------------------------------------------------
 
 
-def keep_record(summary: Path, record: Path, *, merge: bool = False) -> None:
+def keep_record(
+    summary: Path, record: Path, *, merge: bool = False, without: Collection[str] = ()
+) -> None:
     """Write the record of an experiment anew; the folder appears whole or not at all.
 
     It holds what the summary does; the partitions of the lowest seed, the facts of backbones and
@@ -283,6 +285,7 @@ def keep_record(summary: Path, record: Path, *, merge: bool = False) -> None:
         summary: The folder of a summary, results/summary/{experiment}.
         record: The folder of the record.
         merge: Keep the runs of the record that were not made here.
+        without: Of these, runs that do not stay.
 
     Raises:
         FileNotFoundError: There is no summary, or the facts of a backbone are missing.
@@ -295,7 +298,7 @@ def keep_record(summary: Path, record: Path, *, merge: bool = False) -> None:
     if merge and (record / "runs.parquet").is_file():
         recorded = _rows_of(record)
         made = {run: row for run, row in here.items() if row["status"] == "ok"}
-        staying = recorded.keys() - made.keys()
+        staying = recorded.keys() - made.keys() - {*without}
         _require_alike([recorded[run] for run in sorted(staying)], [*made.values()])
     with appearing(record) as new:
         join([(summary, here.keys() - staying), (record, staying)], new)

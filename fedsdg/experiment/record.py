@@ -5,6 +5,7 @@ that the same config and version would make again; these are not done a second t
 """
 
 import math
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,15 +42,20 @@ def make_record(jobs: int, minutes: float = math.inf) -> Iterator[str]:
         A line for each step, and one for all of them.
     """
     end = time.monotonic() + 60 * minutes
-    left: list[tuple[float, float]] = []
+    left = [(0.0, 0.0)]
     for kind, name, seconds in read_yaml_file(places.shipped(STEPS)):
         do, count = {"search": (_search, _trials_left), "runs": (_run, _runs_left)}[kind]
         try:
-            if time.monotonic() < end:
-                do(_load(name), jobs, (end - time.monotonic()) / 60)
+            config = _load(name)
         except (ValueError, OSError) as error:
             yield f"{kind} {name}: {error}"
-        config = _load(name)
+            continue
+        try:
+            if time.monotonic() < end:
+                do(config, jobs, (end - time.monotonic()) / 60)
+        except (ValueError, OSError) as error:
+            yield f"{kind} {name}: {error}"
+        config = _load(name)  # With the values that it found.
         runs = count(config)
         left.append((runs, runs * _seconds(config, seconds) / 3600))
         yield f"{kind} {name}: {_printed(*left[-1])}"
@@ -79,14 +85,14 @@ def _found(experiment: str) -> Path:
 
 
 def _search(config: Config, jobs: int, minutes: float) -> None:
-    recorded, others = _recorded(config)
+    recorded, others = _known(config, places.RECORD)
     if others or not recorded:
         search(config, _found(config.experiment), jobs=jobs, minutes=minutes)
 
 
 def _trials_left(config: Config) -> float:
     """Return how many runs of full length a search still takes."""
-    recorded, others = _recorded(config)
+    recorded, others = _known(config, places.RECORD)
     file = _found(config.experiment)
     rows = read_json(file)["methods"] if file.is_file() else {}
     left = 0.0
@@ -101,41 +107,49 @@ def _trials_left(config: Config) -> float:
 def _run(config: Config, jobs: int, minutes: float) -> None:
     """Do the runs that the record lacks, and record them.
 
-    Runs of another version or config are joined with none of them: they stay until all are done.
+    Runs of another version or config are joined with none of them: recorded ones stay until all are
+    done, those that lie here make room.
     """
     name = config.experiment
-    recorded, others = _recorded(config)
+    recorded, others = _known(config, places.RECORD)
     run_grid(config, jobs=jobs, minutes=minutes, done=recorded)
-    summary = places.filled(places.SUMMARY, experiment=name)
-    write_summary(places.filled(places.RUNS, experiment=name), summary, config)
+    runs, summary = (places.filled(one, experiment=name) for one in (places.RUNS, places.SUMMARY))
+    write_summary(runs, summary, config)
+    made, stale = _known(config, places.SUMMARY)
+    if stale:
+        for run in stale:
+            shutil.rmtree(runs / run)
+        write_summary(runs, summary, config)
     lacking = failed_runs(summary).keys() - recorded
     if others and lacking:
         raise ValueError(
             f"the record of {name} has runs of another version or config, such as {others[0]}; "
             f"they are replaced when the {len(lacking)} runs that are left are done"
         )
-    if others or {run.folder for run in config.runs()} - recorded - lacking:
+    if others or made - recorded:
         record = places.filled(places.RECORD, experiment=name)
-        keep_record(summary, record, merge=not others)
+        keep_record(summary, record, merge=bool(recorded), without=others)
 
 
 def _runs_left(config: Config) -> float:
     """Return how many runs are neither recorded nor finished here."""
-    recorded, _ = _recorded(config)
-    summary = places.filled(places.SUMMARY, experiment=config.experiment)
-    if (summary / "runs.parquet").is_file() and not config.untuned:
-        return len(failed_runs(summary).keys() - recorded)
+    done = _known(config, places.RECORD)[0] | _known(config, places.SUMMARY)[0]
     grid = (config.seeds, config.datasets, config.settings, config.methods)
-    return math.prod(map(len, grid)) - len(recorded)
+    return math.prod(map(len, grid)) - len(done)
 
 
-def _recorded(config: Config) -> tuple[set[str], list[str]]:
-    """Return the folders of recorded runs: of those that would come out again, and of others."""
-    record = places.filled(places.RECORD, experiment=config.experiment)
-    if config.untuned or not (record / "runs.parquet").is_file():
+def _known(config: Config, pattern: str) -> tuple[set[str], list[str]]:
+    """Return the folders of finished runs: of those that would come out again, and of others.
+
+    Args:
+        config: The experiment.
+        pattern: The place of its record, or of its summary.
+    """
+    folder = places.filled(pattern, experiment=config.experiment)
+    if config.untuned or not (folder / "runs.parquet").is_file():
         return set(), []
     try:
-        rows = recorded_runs(record)
+        rows = recorded_runs(folder)
     except ValueError as fault:  # Its format is another, or it is damaged.
         return set(), [str(fault)]
     runs = {run.folder: run for run in config.runs()}
@@ -144,7 +158,8 @@ def _recorded(config: Config) -> tuple[set[str], list[str]]:
     for row in rows:
         place = places.run_below(row)
         hashes = (row["partition_hash"], row["backbone_hash"] or "")
-        if place in runs and runs[place].key(*hashes, library_versions()) == row["address"]:
+        address = row.get("address")  # The first records have none.
+        if place in runs and runs[place].key(*hashes, library_versions()) == address:
             current.add(place)
         else:
             others.append(place)
@@ -152,8 +167,8 @@ def _recorded(config: Config) -> tuple[set[str], list[str]]:
 
 
 def _seconds(config: Config, otherwise: float) -> float:
-    """Return the mean time of the runs that were made here."""
+    """Return the mean time of the runs that were made here; failed ones do not say theirs."""
     below = places.filled(places.RUNS, experiment=config.experiment)
     files = below.glob(f"{places.ANY_RUN}/provenance.json")
-    times = [read_json(file)["wall_seconds"] for file in files]
+    times = [facts["wall_seconds"] for facts in map(read_json, files) if "wall_seconds" in facts]
     return fmean(times) if times else otherwise

@@ -12,7 +12,7 @@ from fedsdg.experiment import record as module
 from fedsdg.experiment.grid import Runner
 from fedsdg.experiment.record import make_record
 from fedsdg.files import places, read_json
-from fedsdg.files.records import read_parquet
+from fedsdg.files.records import read_parquet, write_tables
 from fedsdg.files.yaml_text import read_yaml_file
 from tests.experiment.conftest import TINY
 
@@ -78,6 +78,61 @@ def test_it_searches_runs_and_records_and_goes_on_from_the_record_alone(listed, 
     assert "the record of tiny" in fault
     assert "fedavg/seed~0" in fault
     assert made() == before
+
+
+@pytest.fixture
+def grid(folder, forked, monkeypatch):
+    """A list of one step, the runs of two methods."""
+    config = TINY | {"methods": ["fedavg", "fedprox"], "search": {}, "skews": ["iid"]}
+    write(config)
+    steps = folder / "record.yaml"
+    steps.write_text("- [runs, tiny.yaml, 36]\n")
+    monkeypatch.setattr(module, "STEPS", steps)
+    return config
+
+
+def forget_results():
+    for name in ("runs", "summary"):
+        shutil.rmtree(Path("results", name))
+
+
+def test_recorded_runs_stay_where_others_go(grid):
+    assert [*make_record(1)][-1] == "in all: finished"
+    before = made()
+    forget_results()
+    write(grid | {"methods": ["fedavg"], "seeds": [0, 1, 2]})
+    assert [*make_record(1)][-1] == "in all: finished"
+    assert [(row["method"], row["seed"]) for row in made()] == [("fedavg", n) for n in range(3)]
+    assert made()[:2] == [row for row in before if row["method"] == "fedavg"]
+
+    # The first records say no addresses: their runs are of another version.
+    rows = read_parquet(RECORD / "runs.parquet").drop_columns("address")
+    (RECORD / "SHA256SUMS").unlink()
+    write_tables(RECORD / "runs.parquet", [rows], rows.schema)
+    forget_results()
+    assert next(make_record(1, minutes=0)).startswith("runs tiny.yaml: 3 runs left")
+    assert [*make_record(1)][-1] == "in all: finished"
+    assert all(row["address"] for row in made())
+
+
+def test_runs_of_another_version_that_lie_here_are_not_recorded(grid, monkeypatch):
+    assert [*make_record(1)][-1] == "in all: finished"
+    shutil.rmtree(RECORD)
+    monkeypatch.setattr(run, "NUMERICS", run.NUMERICS + 1)
+    assert next(make_record(1, minutes=0)).startswith("runs tiny.yaml: 4 runs left")
+    monkeypatch.setattr(Runner, "run", lambda _, tasks: iter(()))
+    assert [*make_record(1)][-1].startswith("in all: 4 runs left")
+    assert not RECORD.exists()
+
+
+def test_a_step_that_fails_stops_no_other(grid):
+    Path("broken.yaml").write_text("rounds: 3\n")
+    module.STEPS.write_text("- [runs, broken.yaml, 36]\n- [runs, tiny.yaml, 36]\n")
+    write(grid | {"methods": ["fedavg", {"type": "fedavg", "name": "far", "eta_g": 1e30}]})
+    broken, failed, left, _ = make_record(1)
+    assert broken.startswith("runs broken.yaml: the config has an unknown key 'rounds'")
+    assert failed.startswith("runs tiny.yaml: 2 run(s) of 'tiny' failed")
+    assert left.startswith("runs tiny.yaml: 2 runs left")
 
 
 def test_searches_of_the_published_list_come_before_runs_with_their_values():
