@@ -161,8 +161,9 @@ def with_tuned(
         values: dict[str, Any] = {}
         for layer in layers:
             values |= layer.get(name) or {}
-        lacking = set(space.get(entry.label, ())) - set(layers[-1].get(name) or ())
-        is_tuned = not lacking if layers[-1].get(name) else has_rate
+        found = layers[-1].get(name) or {}
+        wanted = {key for key, axis in space.get(entry.label, {}).items() if axis is not None}
+        is_tuned = bool(found) and wanted <= found.keys() if name in layers[-1] else has_rate
         filled = entry.with_values(values) if values else entry
         laid.append(filled if is_tuned else filled.replaced(tuned=False))
     return tuple(laid)
