@@ -64,7 +64,8 @@ def closing_lines(names: Sequence[str]) -> Iterator[str]:
     for name in names:
         here = values(record(filled(SUMMARY, experiment=name)), "accuracy")
         folder = root() / filled(RECORD, experiment=name)
-        published = values(record(folder), "accuracy") if folder.is_dir() else here[:0]
+        recorded = (folder / "runs.parquet").is_file()  # Before, a search may have left its values.
+        published = values(record(folder), "accuracy") if recorded else here[:0]
         both = here.merge(published, "left", on=RUN, suffixes=("", " of record"))
         found.append(both.groupby(KEY, sort=False)[["value", "value of record"]].mean())
     means = pd.concat(found).set_axis(["here", "record"], axis="columns")

@@ -46,6 +46,10 @@ def test_a_grid_ends_with_accuracies_and_paths_that_exist(here, said, monkeypatc
     for line in table.splitlines()[1:]:
         *_, own, published = line.split()
         assert own == published
+    Path("results/reference/tiny/runs.parquet").unlink()  # As where a search alone has been made.
+    _, table, *_ = closing_lines(["tiny"])
+    assert table.split()[:4] == ["experiment", "cell", "method", "here"]
+    assert "record" not in table
 
 
 def test_failed_runs_of_a_grid_are_an_error_unless_runs_alone_are_wanted(here, capsys):
