@@ -279,6 +279,7 @@ def read_parquet(path: str | Path, columns: list[str] | None = None) -> pa.Table
         if version != str(FORMAT):
             raise ValueError(
                 f"{path} has records of format {version}, but this version of FedSDG Bench reads "
-                f"format {FORMAT}; use the version that wrote them, or make them anew"
+                f"format {FORMAT}; use the version that wrote them, or delete them, from the store "
+                "(.fedsdg) too, and make them anew"
             )
         return file.read(columns, use_threads=False)
