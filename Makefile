@@ -61,7 +61,7 @@ bench-compare: $(INSTALLED) ## whether rules and runs are slower than at BASE (Q
 	$(KEPT) python -m benchmarks.compare $(BASE) $(if $(QUICK),--quick) --measured $(PERFORMANCE)/commits.json
 
 record: $(INSTALLED) ## what config/record.yaml publishes: search, runs, tables, figures, claims (MINUTES=50)
-	fedsdg record $(if $(MINUTES),--minutes $(MINUTES))
+	fedsdg record $(if $(filter-out all,$(CORES)),--jobs $(CORES)) $(if $(MINUTES),--minutes $(MINUTES))
 	snakemake figures tables --cores $(CORES)
 	fedsdg render claims documents
 
