@@ -45,7 +45,8 @@ def points(space: Mapping[str, Axis], trials: int | None) -> list[dict[str, Any]
         trials: The number of points; None: every combination of choices.
 
     Raises:
-        ValueError: There are intervals, but no number of points.
+        ValueError: There are intervals, but no number of points; or two parameters would always
+            have the same coordinate.
     """
     if trials is None:
         for name, axis in space.items():
@@ -56,10 +57,17 @@ def points(space: Mapping[str, Axis], trials: int | None) -> list[dict[str, Any]
                 )
         combinations = itertools.product(*space.values())  # type: ignore[arg-type]
         return [dict(zip(space, values, strict=True)) for values in combinations]
+    dimensions = {name: dimension(name) for name in space}
+    for one, other in itertools.combinations(space, 2):
+        if dimensions[one] == dimensions[other]:
+            raise ValueError(
+                f"the parameters {one} and {other} would be tried along a diagonal, because their "
+                "names have the same hash; rename one of them"
+            )
     # The sequence is balanced after a power of two.
     shares = _sobol(math.ceil(math.log2(trials)))
     return [
-        {name: value_at(axis, shares[t, dimension(name)]) for name, axis in space.items()}
+        {name: value_at(axis, shares[t, dimensions[name]]) for name, axis in space.items()}
         for t in range(trials)
     ]
 

@@ -51,6 +51,17 @@ def test_dimensions_of_parameters_are_fixed():
     assert points({"eta_g": LINEAR}, 1) == [{"eta_g": 0.7201}]
 
 
+def test_parameters_with_one_coordinate_are_refused():
+    seen: dict[int, str] = {}
+    number = 0
+    while dimension(f"p{number}") not in seen:
+        seen[dimension(f"p{number}")] = f"p{number}"
+        number += 1
+    one, other = seen[dimension(f"p{number}")], f"p{number}"
+    with pytest.raises(ValueError, match=f"{one} and {other} would be tried along a diagonal"):
+        points({one: LINEAR, other: LINEAR}, 4)
+
+
 def test_without_a_number_every_combination_is_tried():
     found = points({"a": (1, 2), "b": ("x", "y", "z")}, None)
     assert found == [{"a": a, "b": b} for a in (1, 2) for b in ("x", "y", "z")]
