@@ -10,7 +10,7 @@ from typing import Any
 from fedsdg.analysis import slots
 from fedsdg.analysis.figures import FIGURES, sidecars, write_figure
 from fedsdg.analysis.layout import Table
-from fedsdg.analysis.metrics import METRICS
+from fedsdg.analysis.metrics import METRICS, require_columns
 from fedsdg.analysis.records import Record, record, records
 from fedsdg.analysis.speed import Measurements, speed
 from fedsdg.analysis.tables import TABLES, regret, table
@@ -28,6 +28,7 @@ FIGURES_BELOW = "paper_figures"
 ACROSS = "across"
 #: What is committed of tables and, but for the drawings, of figures.
 _TABLE, _FIGURE = ("csv", "md"), ("csv", "json")
+_DRAWN = ("pdf", "svg", "png")
 
 
 def shown(of: Record) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -60,11 +61,14 @@ def require_known(tables: Sequence[str], figures: Sequence[str]) -> None:
         figures: Names of figures or metrics.
 
     Raises:
-        ValueError: There is no such table, figure or metric; the message has the nearest name.
+        ValueError: There is no such table, figure or metric, or no column that a metric reads; the
+            message has the nearest name.
     """
     for kind, names in (("table", tables), ("figure", figures)):
         for name in names:
             pages_named(f"{kind}:{name}")
+            if name in METRICS and METRICS[name].table != "runs":  # A record alone knows those.
+                require_columns(name)
 
 
 def pages_named(name: str) -> list[tuple[str, str]]:
@@ -104,7 +108,8 @@ def write_shown(
         tex: Whether tables are written as LaTeX as well.
 
     Returns:
-        The files. A figure without data is left out, and so is a table that nobody named.
+        The files. A figure without data is left out, and so is a table that nobody named; older
+        files of theirs are removed.
     """
     kinds = zip(("table", "figure"), shown(of), strict=True)
     every = [f"{kind}:{name}" for kind, own in kinds for name in own]
@@ -112,11 +117,18 @@ def write_shown(
     for word in every if names is None else names:
         for kind, name in pages_named(word):
             if kind == "figure" and figures is not None:
-                files += write_figure(name, of, figures / name)
+                made = write_figure(name, of, figures / name)
+                old = [figures / f"{name}.{suffix}" for suffix in (*_DRAWN, *_FIGURE)]
             elif kind == "table":
-                made = table(name, of)
-                wanted = names is not None or len(made.numbers)
-                files += made.write(tables, tex=tex) if wanted else []
+                numbers = table(name, of)
+                wanted = names is not None or len(numbers.numbers)
+                made = numbers.write(tables, tex=tex) if wanted else []
+                old = [tables / f"{name}.{suffix}" for suffix in (*_TABLE, "tex")]
+            else:
+                continue
+            for file in () if made else {*old}.difference(files):
+                file.unlink(missing_ok=True)
+            files += made
     return files
 
 

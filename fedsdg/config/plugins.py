@@ -19,9 +19,19 @@ from typing import Any
 
 from fedsdg.data.sources import DATASETS as OWN_DATASETS
 from fedsdg.errors import ConfigError
+
+# Metrics of plugins may read the columns that these declare.
+from fedsdg.federation import records  # noqa: F401
+from fedsdg.federation.conditions import (  # noqa: F401
+    difference,
+    dropout,
+    label_noise,
+    quantisation,
+)
 from fedsdg.federation.conditions.attack import Attack
 from fedsdg.federation.conditions.condition import Condition
 from fedsdg.federation.losses import Loss
+from fedsdg.federation.observers import branches, shapley, trajectory  # noqa: F401
 from fedsdg.federation.optimisers import Optimiser
 from fedsdg.files import sha256_file, sha256_json
 from fedsdg.methods.families import METHODS as OWN_METHODS

@@ -17,7 +17,7 @@ from fedsdg.analysis.render import (
     write_regret,
     write_shown,
 )
-from fedsdg.files import write_hashes
+from fedsdg.files import write_bytes, write_hashes
 from tests.analysis.small import write_record
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +70,15 @@ def test_all_that_a_record_shows_is_written(small, tmp_path):
     names += [f"groups.{suffix}" for suffix in ("pdf", "svg", "png", "csv", "json")]
     assert sorted(file.name for file in files) == sorted(names)
     assert all(file.is_file() for file in files)
+
+
+def test_older_files_of_what_has_no_data_are_removed(small, tmp_path):
+    add_pages(small.folder, ["main", "attacks"], ["attacks"])
+    for name in ("attacks.csv", "attacks.tex", "figures/attacks.pdf", "other.csv"):
+        write_bytes(tmp_path / "out" / name, b"older")
+    write_shown(small, tmp_path / "out", tmp_path / "out/figures")
+    left = sorted(file.name for file in tmp_path.glob("out/**/*.*"))
+    assert left == ["main.csv", "main.md", "main.tex", "other.csv"]
 
 
 def test_named_pages_are_written_without_latex(small, tmp_path):
