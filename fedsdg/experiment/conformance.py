@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 
 from fedsdg.aggregation.errors import RuleFault
 from fedsdg.config import plugins
-from fedsdg.experiment.small_federation import CLASSES, SECTIONS, Trial, arrays, contents
+from fedsdg.experiment.small_federation import CLASSES, SECTIONS, Call, Trial, arrays, contents
 from fedsdg.experiment.training import Training
 from fedsdg.federation import rounds
 from fedsdg.federation.checkpoints import Checkpoints
@@ -195,11 +195,12 @@ def parameters_have_an_effect(trial: Trial) -> None:
         # Some act only beside another choice, such as the temperature of a softmax.
         beside = ((), *(choice for choice in choices if choice[0][0] != name))
         runs = (
-            {_outcome(trial, (*b, (name, v))) for v in others} - {_outcome(trial, b)}
+            {of(trial, (*b, (name, v))) for v in others} - {of(trial, b)}
+            for of in (_outcome, _turned)
             for b in beside
         )
         if others and not any(runs):
-            raise Failure(f"{name} has no effect; read it, or remove it")
+            raise Failure(f"{name} has no effect in this small federation; read it, or remove it")
 
 
 def declared_values(info: FieldInfo) -> list[Any]:
@@ -225,6 +226,21 @@ def _outcome(trial: Trial, values: tuple[tuple[str, Any], ...]) -> Any:
         if isinstance(error, ValueError | FloatingPointError) and not isinstance(error, RuleFault):
             return str(error)
         raise Failure(f"with {dict(values)} {_raised(error)}") from error
+
+
+@cache
+def _turned(trial: Trial, values: tuple[tuple[str, Any], ...]) -> Any:
+    """Return a hash of what the rule makes of updates that turn about and grow, as few do here."""
+    steps = []
+    with contextlib.suppress(Exception):
+        rule = trial.federation(**dict(values)).setup.rule
+        state = trial.calls[0].state
+        for call, factor in zip(trial.calls * 5, (1, 1, -1, -4, 1), strict=False):
+            uploads = {name: factor * sent for name, sent in call.uploads.items()}
+            result = Call(rule, uploads, call.context, state).repeat()
+            steps.append(result.steps.numpy().tobytes())
+            state = result.state
+    return hash(tuple(steps))
 
 
 def _require_close(found: Any, expected: Any, what: str, share: float = 1e-7) -> None:

@@ -161,6 +161,17 @@ def test_right_parts_hold_everything(bad, file):
     assert bad(FILES[file]) == {}
 
 
+def test_a_parameter_may_act_when_means_turn_about_alone(bad):
+    state = '"m": torch.zeros(d)'
+    method = METHOD.replace("self.beta * state", "(0.5, self.beta)[int(turned)] * state")
+    turned = 'turned = (updates.vector(Combination(weights * factors)) * state["last"]).sum() < 0'
+    method = method.replace("        past =", f"        {turned}\n        past =")
+    last = '"last": updates.vector(Combination(weights * factors))'
+    method = method.replace(state, f'{state}, "last": torch.zeros(d)')
+    method = method.replace("updates.vector(step)}", f"updates.vector(step), {last}}}")
+    assert bad(method) == {}
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(bad, fault):
     file, right, wrong, name, words = fault.replace("\\n", "\n").split(" | ")
@@ -177,7 +188,7 @@ ROWS = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for 
 
 
 #: What is sent is without a head anyway.
-BY_DESIGN = {"fedsdg+head": "scope has no effect; read it, or remove it"}
+BY_DESIGN = {"fedsdg+head": "scope has no effect in this small federation; read it, or remove it"}
 
 
 @pytest.mark.parametrize("name", ROWS)
