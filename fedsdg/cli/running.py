@@ -143,8 +143,9 @@ def grid(
     summary.write_summary(Path("results/runs", name), Path("results/summary", name), config)
     opened = records.record(Path("results/summary", name))
     render.write_shown(opened, Path("results/tables", name), Path("results/figures", name))
-    page.write_page("results/report/index.html", [opened])
-    print("\n".join(summary.closing_lines([name])))
+    if len(opened.finished) or not failed:
+        page.write_page("results/report/index.html", [opened])
+        print("\n".join(summary.closing_lines([name])))
     if failed:
         remark(f"error: {len(failed)} run(s) failed; mend the cause and give the command again")
     return int(bool(failed))

@@ -70,7 +70,8 @@ def closing_lines(names: Sequence[str]) -> Iterator[str]:
         found.append(both.groupby(KEY, sort=False)[["value", "value of record"]].mean())
     means = pd.concat(found).set_axis(["here", "record"], axis="columns")
     table = means.dropna(axis="columns", how="all").reset_index()
-    yield "accuracy in %, means over seeds; of the record over the same seeds:"
+    beside = "; of the record over the same seeds" if "record" in table else ""
+    yield f"accuracy in %, means over seeds{beside}:"
     yield table.to_string(index=False, float_format="{:.1f}".format, na_rep="-")
     below = f"{names[0]}/" if len(names) == 1 else ""
     yield f"tables:  results/tables/{below}"

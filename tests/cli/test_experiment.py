@@ -36,13 +36,14 @@ def test_a_method_beyond_the_config_runs_with_its_defaults(here, capsys):
 
 
 def test_a_grid_ends_with_accuracies_and_paths_that_exist(here, said, monkeypatch):
-    _, names, *lines = said("grid", "tiny.yaml", "--only", "fedavg", "seed~0").splitlines()
-    assert names.split() == ["experiment", "cell", "method", "here"]
+    title, names, *lines = said("grid", "tiny.yaml", "--only", "fedavg", "seed~0").splitlines()
+    assert names.split() == ["experiment", "cell", "method", "here"] and "record" not in title
     assert [line.split()[-2] for line in lines[:2]] == ["fedsdg", "fedavg"]
     assert all(Path(line.split()[-1]).exists() for line in lines[2:]) and len(lines) == 5
     said("record", "tiny")
     monkeypatch.setattr("fedsdg.experiment.summary.root", Path)
-    _, table, *_ = closing_lines(["tiny"])
+    title, table, *_ = closing_lines(["tiny"])
+    assert title.endswith("; of the record over the same seeds:")
     for line in table.splitlines()[1:]:
         *_, own, published = line.split()
         assert own == published
@@ -54,13 +55,15 @@ def test_a_grid_ends_with_accuracies_and_paths_that_exist(here, said, monkeypatc
 
 def test_failed_runs_of_a_grid_are_an_error_unless_runs_alone_are_wanted(here, capsys):
     row = "{type: fedavg, optimiser: sgd, eta_g: 1.0e+38}"
-    words = ["grid", "tiny.yaml", "--set", "experiment=bad", f"methods=[{row}, local-only]"]
-    words += ["training.clip_norm=1.0e+30", "training.kernel=torch"]
+    settings = ["experiment=bad", "training.clip_norm=1.0e+30", "training.kernel=torch"]
+    words = ["grid", "tiny.yaml", "--set", *settings, f"methods=[{row}, local-only]"]
     assert main([*words, "--runs-only"]) == 0
     assert "failed: digits iid fedavg seed 0" in capsys.readouterr().err
     assert main(words) == 1
     printed = capsys.readouterr()
     assert "1 run(s) failed" in printed.err and "local-only" in printed.out
+    assert main([*words[:-1], f"methods=[{row}]"]) == 1  # Without a run there is no page.
+    assert capsys.readouterr().err.splitlines()[-1].startswith("fedsdg: error: 1 run(s) failed")
     words = ["summarise", "--succeeded", "results/summary/bad", "--output", "flag"]
     assert main(words) == 1
     assert "fedavg/seed~0: FloatingPointError" in capsys.readouterr().err
