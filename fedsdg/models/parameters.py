@@ -17,8 +17,6 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from fedsdg.errors import hint
-
 # torch prefers gradients without gaps; these are columns of one matrix on purpose.
 warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
 
@@ -86,7 +84,9 @@ class Layout:
         for pattern in patterns:
             matches = fnmatch.filter(specs, pattern)
             if not matches:
-                raise ValueError(f"no parameter is called {pattern!r}{hint(pattern, specs)}")
+                names = dict.fromkeys(re.sub(r"\b\d+\b", "*", name) for name in specs)
+                known = f"those of this model are {', '.join(names)}"
+                raise ValueError(f"no parameter is called {pattern!r}; {known}")
             own.update(matches)
         kept = tuple(specs.pop(name) for name in [*specs] if name in own)
         return Layout(tuple(specs.values()), (*kept, *self.private), self.turns)
