@@ -50,11 +50,14 @@ class Exported(NamedTuple):
     names: list[str]
     "of the models in it"
     remarks: list[str]
-    "which models there are not, and why"
+    "which models there are not, and why; and whether torchvision is for another torch"
 
 
-def require_torchvision() -> None:
+def require_torchvision() -> list[str]:
     """Refuse a torchvision for another torch, with which `peft` and `timm` cannot be imported.
+
+    Returns:
+        A remark with the command that mends it, where torchvision is another build than torch.
 
     Raises:
         ValueError: It is for another version of torch; the sentence has the command that mends it.
@@ -62,15 +65,19 @@ def require_torchvision() -> None:
     try:
         needs = metadata.requires("torchvision") or []
     except metadata.PackageNotFoundError:
-        return
+        return []
     torch = metadata.version("torch").partition("+")[0]
     wanted = [need.strip("torch ()=") for need in needs if need.startswith("torch ")]
+    remedy = (
+        "so that peft and timm cannot be imported; mend it with 'pip install --force-reinstall "
+        f"torch=={torch} torchvision'"
+    )
     if wanted and torch not in wanted:
         raise ValueError(
-            f"torchvision is for torch {wanted[0]}, but torch {torch} is installed, so that peft "
-            "and timm cannot be imported; mend it with 'pip install --force-reinstall "
-            f"torch=={torch} torchvision'"
+            f"torchvision is for torch {wanted[0]}, but torch {torch} is installed, {remedy}"
         )
+    misfit = models.declare_torchvision_operators()
+    return [f"torchvision is for another build of torch {torch}, {remedy}"] if misfit else []
 
 
 def export(
@@ -93,7 +100,7 @@ def export(
         ValueError: The run failed or kept no model, there is no such client, its model cannot be
             put in such terms, the backbone is another one, or `output` exists.
     """
-    require_torchvision()
+    misfits = require_torchvision()
     if not (run / RESULT).is_file():
         raise FileNotFoundError(f"{run} is no run: it has no {RESULT}; name a folder such as {RUN}")
     result = files.read_json(run / RESULT)
@@ -123,7 +130,7 @@ def export(
             _write_timm(frozen.model.state_dict(), frozen, folder / "backbone", [])
         for name, model in chosen.items():
             _write_model(folder / name, model, frozen, about)
-    return Exported(target, list(chosen), [] if clients else remarks)
+    return Exported(target, list(chosen), misfits + ([] if clients else remarks))
 
 
 def _of_clients(

@@ -13,14 +13,17 @@ import torch
 _library: torch.library.Library | None = None  # the declarations live as long as this object
 
 
-def declare_torchvision_operators() -> None:
+def declare_torchvision_operators() -> bool:
     """Make `import torchvision` work; does nothing where the plain import works.
 
     Call it before every import of timm or peft.
+
+    Returns:
+        Whether the plain import fails.
     """
     global _library
     if _library is not None:
-        return
+        return True
     try:
         import torchvision  # noqa: F401
     except RuntimeError as error:
@@ -33,3 +36,4 @@ def declare_torchvision_operators() -> None:
             )
     except ImportError:
         pass  # timm's own import will say what is missing
+    return _library is not None

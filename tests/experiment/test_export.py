@@ -289,6 +289,9 @@ def test_bad_exports_are_one_sentence_and_leave_nothing(done, tmp_path, monkeypa
     content = (damaged / "models.safetensors").read_bytes()
     (damaged / "models.safetensors").write_bytes(content[:-10])
     assert "is damaged" in sentence(damaged)
+    monkeypatch.setattr(models, "declare_torchvision_operators", lambda: True)
+    (remark,) = run.export(tmp_path / "mended", clients=[0]).remarks
+    assert "another build of torch" in remark and "mend it with 'pip install" in remark
     monkeypatch.setattr(metadata, "requires", lambda _: ["numpy", "torch (==2.0.1)"])
     assert "torchvision is for torch 2.0.1" in sentence()
     assert "mend it with 'pip install --force-reinstall torch==" in sentence()
