@@ -8,7 +8,7 @@ conflict with it. A metric that is entered here is known to tables, figures, cla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 
@@ -17,11 +17,9 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from fedsdg.analysis.names import is_oracle
-from fedsdg.analysis.records import IDENTITY, RUN, Record
+from fedsdg.analysis.records import RUN, Record
 from fedsdg.analysis.statistics import regret as shortfall
 from fedsdg.errors import hint
-from fedsdg.files.columns import DECLARED
-from fedsdg.files.records import CLIENTS_SCHEMA, METRICS_OF_GROUPS, ROUNDS_SCHEMA, TIMINGS_SCHEMA
 
 #: Readings of a stored metric.
 READINGS = {
@@ -104,35 +102,11 @@ def _numbers(record: Record, name: str, runs: pd.DataFrame, at: str) -> pd.Serie
     if metric.number is None:
         return 100 * runs.get(f"{at}_{name}", pd.Series(dtype=float)).astype(float)
     rows = _rows_by_run(record, metric.table, metric.columns)
-    if not rows:
-        require_columns(name, runs.columns if metric.table == "runs" else ())
     try:
         numbers = {run: float(metric.number(rows[run])) for run in runs.index if run in rows}
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"the metric {name!r} fails: {error!r}; mend its function") from error
     return pd.Series(numbers, dtype=float)
-
-
-def require_columns(name: str, recorded: Iterable[str] = ()) -> None:
-    """Refuse a metric that reads a column that no run can have.
-
-    Args:
-        name: A key of ``METRICS``.
-        recorded: Columns that its table has besides.
-
-    Raises:
-        ValueError: There is no such column; the message has the nearest name.
-    """
-    metric = METRICS[name]
-    known = {*IDENTITY, *recorded, *_ALWAYS.get(metric.table, ()), *DECLARED[metric.table]}
-    for other in OWN:
-        known.update(METRICS[other].columns if METRICS[other].table == metric.table else ())
-    for column in metric.columns:
-        if column not in known:
-            raise ValueError(
-                f"the metric {name!r} reads the column {column!r}, which {metric.table} do not have"
-                f"{hint(column, sorted(known))}"
-            )
 
 
 @lru_cache(maxsize=8)
@@ -163,11 +137,6 @@ def _regrets(record: Record, at: str) -> pd.Series:
     return places.merge(pd.concat(parts), on=RUN).set_index("run")["value"]
 
 
-_ALWAYS = {
-    "rounds": [*ROUNDS_SCHEMA.names, *METRICS_OF_GROUPS],
-    "clients": CLIENTS_SCHEMA.names,
-    "timings": TIMINGS_SCHEMA.names,
-}
 #: Columns that say where a row stands and what its client is.
 _PLACES = ("round", "client", "participated", "conflicts", "attacker")
 

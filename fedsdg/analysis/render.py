@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from fedsdg.analysis import slots
 from fedsdg.analysis.figures import FIGURES, sidecars, write_figure
 from fedsdg.analysis.layout import Table
-from fedsdg.analysis.metrics import METRICS, require_columns
+from fedsdg.analysis.metrics import METRICS
 from fedsdg.analysis.records import Record, record, records
 from fedsdg.analysis.speed import Measurements, speed
 from fedsdg.analysis.tables import TABLES, regret, table
@@ -28,7 +29,6 @@ FIGURES_BELOW = "paper_figures"
 ACROSS = "across"
 #: What is committed of tables and, but for the drawings, of figures.
 _TABLE, _FIGURE = ("csv", "md"), ("csv", "json")
-_DRAWN = ("pdf", "svg", "png")
 
 
 def shown(of: Record) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -61,14 +61,11 @@ def require_known(tables: Sequence[str], figures: Sequence[str]) -> None:
         figures: Names of figures or metrics.
 
     Raises:
-        ValueError: There is no such table, figure or metric, or no column that a metric reads; the
-            message has the nearest name.
+        ValueError: There is no such table, figure or metric; the message has the nearest name.
     """
     for kind, names in (("table", tables), ("figure", figures)):
         for name in names:
             pages_named(f"{kind}:{name}")
-            if name in METRICS and METRICS[name].table != "runs":  # A record alone knows those.
-                require_columns(name)
 
 
 def pages_named(name: str) -> list[tuple[str, str]]:
@@ -117,19 +114,22 @@ def write_shown(
     for word in every if names is None else names:
         for kind, name in pages_named(word):
             if kind == "figure" and figures is not None:
-                made = write_figure(name, of, figures / name)
-                old = [figures / f"{name}.{suffix}" for suffix in (*_DRAWN, *_FIGURE)]
+                files += write_figure(name, of, figures / name) or _remove(figures, name)
             elif kind == "table":
-                numbers = table(name, of)
-                wanted = names is not None or len(numbers.numbers)
-                made = numbers.write(tables, tex=tex) if wanted else []
-                old = [tables / f"{name}.{suffix}" for suffix in (*_TABLE, "tex")]
-            else:
-                continue
-            for file in () if made else {*old}.difference(files):
-                file.unlink(missing_ok=True)
-            files += made
+                made = table(name, of)
+                wanted = names is not None or len(made.numbers)
+                files += made.write(tables, tex=tex) if wanted else _remove(tables, name)
     return files
+
+
+def _remove(folder: Path, name: str) -> list[Path]:
+    """Remove older files of what has no data; of a metric, say why."""
+    if name in METRICS:
+        columns = ", ".join(METRICS[name].columns)
+        print(f"{name} is not shown: no run has all that it reads ({columns})", file=sys.stderr)
+    for file in folder.glob(f"{name}.*"):
+        file.unlink()
+    return []
 
 
 def write_regret(

@@ -43,11 +43,6 @@ _DEFINED: tuple[tuple[str, str, Any, str], ...] = (
     ("DATASETS", "dataset", Callable, "a function"),
 )
 """What a module may define: kind and type of the values, and what to write."""
-_DECLARING = (
-    *("records", "observers.branches", "observers.shapley", "observers.trajectory"),
-    *(f"conditions.{name}" for name in ("difference", "dropout", "label_noise", "quantisation")),
-)
-"""Modules of `federation` whose columns metrics of a plugin may read; they import torch."""
 _REGISTERED = "register a part by its class, such as class Away(Attack, name='away')"
 _FOLLOWS = "it follows from the parts, so remove it"
 _INSTEAD = {
@@ -92,8 +87,6 @@ def load(place: str) -> Plugin:
         return _LOADED[key]
     if is_file and not path.is_file():
         raise ConfigError(f": there is no plugin file {place}; correct its name")
-    for name in _DECLARING:
-        importlib.import_module(f"fedsdg.federation.{name}")
     before = {kind: dict(table) for kind, table in TABLES.items()}
     try:
         module = _from_file(path) if is_file else importlib.import_module(place)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel
-
-DECLARED: defaultdict[str, set[str]] = defaultdict(set)
-"""Table → names of the columns that parts declare."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +24,6 @@ class Column:
     "type of its values"
     meaning: str
     "in a few words, with the unit"
-
-    def __post_init__(self) -> None:
-        """Note the name, so that metrics may read it."""
-        DECLARED[self.table.replace("diagnostics", "clients")].add(self.name)
 
 
 def columns_of(*parts: Any) -> tuple[Column, ...]:

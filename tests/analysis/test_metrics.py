@@ -2,15 +2,12 @@
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
 from fedsdg.analysis import metric
-from fedsdg.analysis.metrics import METRICS, Metric, relative_weights, values
+from fedsdg.analysis.metrics import METRICS, relative_weights, values
 from fedsdg.analysis.records import record as recorded
-from fedsdg.analysis.render import require_known
-from fedsdg.config import plugins
 from tests.analysis.conftest import LEVELS, ROUNDS
 
 
@@ -149,7 +146,7 @@ def test_readings():
 
 @pytest.fixture
 def mine():
-    @metric("rounds seen", "rounds", table="rounds", reads="idle_seconds accuracy")
+    @metric("rounds seen", "rounds", table="rounds", reads="unrecorded accuracy")
     def never(rows):
         return 1.0
 
@@ -179,28 +176,6 @@ def test_wrong_names_are_refused(record):
         metric("mine", name="gate")(len)
     with pytest.raises(ValueError, match=r"write columns with blanks between: reads='a b'"):
         metric("mine", reads=["round", "client"])
-
-
-@pytest.mark.parametrize("table", ["rounds", "clients", "timings", "runs"])
-def test_a_column_that_does_not_exist_is_named_with_the_nearest(record, monkeypatch, table):
-    column = {"timings": "train_second", "runs": "bytes_upp"}.get(table, "local_step")
-    monkeypatch.setitem(METRICS, "mine", Metric("mine", "", len, table, (column,)))
-    nearest = {"runs": "bytes_up"}.get(table, f"{column}s")
-    sentence = f"'mine' reads the column '{column}', .*{table} do not .* mean '{nearest}'"
-    with pytest.raises(ValueError, match=sentence):
-        values(record, "mine")
-    if table != "runs":
-        with pytest.raises(ValueError, match=sentence):
-            require_known(["mine"], [])
-
-
-def test_every_recorded_column_may_be_read(reference):
-    plugins.load("json")  # Any plugin: the columns of all parts are known from then on.
-    for file in reference.glob("*/*.parquet"):
-        columns = {*pq.read_schema(file).names} - {"answers"}  # No longer recorded.
-        METRICS["mine"] = Metric("mine", "", len, file.stem, tuple(columns))
-        require_known(["mine"], [])
-    del METRICS["mine"]
 
 
 @pytest.mark.parametrize(

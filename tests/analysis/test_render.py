@@ -72,13 +72,14 @@ def test_all_that_a_record_shows_is_written(small, tmp_path):
     assert all(file.is_file() for file in files)
 
 
-def test_older_files_of_what_has_no_data_are_removed(small, tmp_path):
-    add_pages(small.folder, ["main", "attacks"], ["attacks"])
+def test_older_files_of_what_has_no_data_are_removed(small, tmp_path, capsys):
+    add_pages(small.folder, ["main", "attacks", "gate"], ["attacks"])
     for name in ("attacks.csv", "attacks.tex", "figures/attacks.pdf", "other.csv"):
         write_bytes(tmp_path / "out" / name, b"older")
     write_shown(small, tmp_path / "out", tmp_path / "out/figures")
     left = sorted(file.name for file in tmp_path.glob("out/**/*.*"))
     assert left == ["main.csv", "main.md", "main.tex", "other.csv"]
+    assert capsys.readouterr().err.startswith("gate is not shown: no run has all that it reads (")
 
 
 def test_named_pages_are_written_without_latex(small, tmp_path):
