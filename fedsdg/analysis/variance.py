@@ -100,8 +100,9 @@ def variance(record: Record) -> Table:
         frame = design(record, at).sort_values(_AXES)
         if len(frame):
             found = components(frame["value"].to_numpy().reshape(tuple(frame[_AXES].nunique())))
+            total = sum(found.values()) or 1.0
             for source, own in found.items():
-                rows.append((at, source, len(frame), own**0.5, 100 * own / sum(found.values())))
+                rows.append((at, source, len(frame), own**0.5, 100 * own / total))
             notes.append(
                 f"{title}: {draws_needed(found)} draws of partition and seed, the same for both, "
                 f"tell the difference of two methods to ±{HALF_WIDTH:g} point (95 %)."
