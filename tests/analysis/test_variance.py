@@ -70,6 +70,11 @@ def test_the_table_and_the_figure_are_of_partitions(tmp_path):
     assert frame[frame["method"] == "fedsdg"]["mean"].tolist() == pytest.approx([92, 96])
 
 
+def test_results_that_are_all_equal_have_a_table(tmp_path):
+    made = table("variance", write_record(tmp_path / "small", crossed(lambda *_: 80)))
+    assert made.numbers["share"].tolist() == [0.0] * 8
+
+
 def test_runs_that_are_not_crossed_have_no_components(tmp_path):
     rows = crossed(lambda m, partition, seed: 80 + m)[1:]
     record = write_record(tmp_path / "small", rows)
