@@ -2,8 +2,9 @@
 
 Trials are ordinary runs on seeds that the grid does not use, at half of the rounds. The best three
 of a row run again at full length on the other seeds of the search, and the best of these is the
-winner. Finished runs are stored, so the same command goes on where it was; adding a row, trials or
-seeds runs what is new and nothing else.
+winner. Finished runs are stored, and the file of the search says how they ended, so the same
+command goes on where it was, on another machine if the file is there; adding a row, trials or seeds
+runs what is new and nothing else.
 """
 
 import itertools
@@ -53,16 +54,17 @@ class Trial:
     "of the row"
     number: int
     parameters: dict[str, Any]
-    outcomes: list[Outcome] = field(default_factory=list)
-    "of its runs"
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    "of its runs, by their addresses"
 
     @property
     def score(self) -> float | None:
         """The mean over its runs, failed ones as 0; None until all are done."""
-        if not self.outcomes or None in self.outcomes:
+        outcomes = self.outcomes.values()
+        if not outcomes or None in outcomes:
             return None
-        scores = [outcome for outcome in self.outcomes if isinstance(outcome, float)]
-        return round(sum(scores) / len(self.outcomes), 6)
+        scores = [outcome for outcome in outcomes if isinstance(outcome, float)]
+        return round(sum(scores) / len(outcomes), 6)
 
     def facts(self) -> dict[str, Any]:
         """Return what the file of the search says of it."""
@@ -70,7 +72,8 @@ class Trial:
             "number": self.number,
             "parameters": self.parameters,
             "score": self.score,
-            "errors": [outcome for outcome in self.outcomes if isinstance(outcome, str)],
+            "errors": [outcome for outcome in self.outcomes.values() if isinstance(outcome, str)],
+            "runs": {key: one for key, one in self.outcomes.items() if one is not None},
         }
 
 
@@ -90,7 +93,7 @@ def search(
 
     Args:
         config: The config, with a section `search`.
-        output: A path that ends in `.json`.
+        output: A path that ends in `.json`. The runs that a file there names are not repeated.
         results: The folder of backbones and partitions.
         jobs: The number of runs side by side.
         only: Labels of the rows for which runs are started; none: all. Stored runs of the others
@@ -115,19 +118,20 @@ def search(
         if label not in labels:
             raise ValueError(f"--only {label!r}: no row of the search{hint(label, labels)}")
     first, *others = config.search.seeds
+    known = _known(output)
     with runner(config, "search", results, jobs, minutes) as runs:
         spaces = {label: _space(runs, label, first) for label in labels}
         trials = {
             label: [Trial(label, *one) for one in enumerate(points(space, config.search.trials))]
             for label, space in spaces.items()
         }
-        _run(runs, trials, [first], SHARE, only)
+        _run(runs, trials, [first], SHARE, only, known)
         ranked = {label: _best_first(row) for label, row in trials.items()}
         finalists = {label: row[:1] for label, row in ranked.items()}
         if others:
             for label, row in ranked.items():
-                finalists[label] = [replace(one, outcomes=[]) for one in row[:FINALISTS]]
-            _run(runs, finalists, others, 1.0, only)
+                finalists[label] = [replace(one, outcomes={}) for one in row[:FINALISTS]]
+            _run(runs, finalists, others, 1.0, only, known)
     facts = {label: _facts(spaces[label], row, finalists[label]) for label, row in trials.items()}
     found = {
         "experiment": config.experiment,
@@ -167,6 +171,7 @@ def _run(
     seeds: Sequence[int],
     share: float,
     only: Sequence[str],
+    known: Mapping[str, Outcome],
 ) -> None:
     """Do the runs of trials that are not done, and tell the trials how all of them ended.
 
@@ -183,7 +188,7 @@ def _run(
         for key, (trial, task) in zip(keys, pairs, strict=True)
         if not only or trial.label in only
     }
-    left = {key: task for key, task in wanted.items() if _outcome(key) is None}
+    left = {key: task for key, task in wanted.items() if _outcome(key, known) is None}
     key_of = {id(task): key for key, task in left.items()}
     runs.progress.start([*left.values()], len(wanted) - len(left))
     for task, failure in runs.run([*left.values()]):
@@ -191,7 +196,7 @@ def _run(
         if failure is not None and failure.startswith(OWN_FAULTS):
             store_failure(key_of[id(task)], failure)
     for key, (trial, _) in zip(keys, pairs, strict=True):
-        trial.outcomes.append(_outcome(key))
+        trial.outcomes[key] = _outcome(key, known)
 
 
 def _tasks(runs: Runner, trial: Trial, seeds: Sequence[int], share: float) -> list[Task]:
@@ -225,11 +230,19 @@ def _tasks(runs: Runner, trial: Trial, seeds: Sequence[int], share: float) -> li
     return tasks
 
 
-def _outcome(key: str) -> Outcome:
-    """Return what the store says of a run."""
+def _known(output: Path) -> dict[str, Outcome]:
+    """Return how the runs of an earlier search ended, by their addresses."""
+    rows = files.read_json(output)["methods"].values() if output.is_file() else ()
+    trials = [trial for row in rows for trial in (*row["trials"], *row["finalists"])]
+    # Files of version 0.2 do not say it.
+    return {key: one for trial in trials for key, one in trial.get("runs", {}).items()}
+
+
+def _outcome(key: str, known: Mapping[str, Outcome]) -> Outcome:
+    """Return what the store says of a run, else what is known of it."""
     folder = stored_run(key)
     if folder is None:
-        return stored_failure(key)
+        return stored_failure(key) or known.get(key)
     # A trial is evaluated in the last quarter of its rounds alone.
     column = pq.read_table(folder / "rounds.parquet", columns=["val_accuracy"])[0]
     return float(pc.mean(column).as_py())

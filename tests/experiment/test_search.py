@@ -28,11 +28,15 @@ def ran(monkeypatch):
     stored.clear()
     run_as(monkeypatch, done, lambda k, task: None)
     monkeypatch.setattr(Runner, "keys", lambda _, tasks: [t.key("", "") for t in tasks])
-    monkeypatch.setattr(module, "_outcome", lambda key: stored.get(key, stored_failure(key)))
+    monkeypatch.setattr(module, "_outcome", outcome)
     return done
 
 
 stored: dict[str, float] = {}
+
+
+def outcome(key, known):
+    return stored.get(key) or stored_failure(key) or known.get(key)
 
 
 def run_as(monkeypatch, done, failure_of):
@@ -99,6 +103,17 @@ def test_what_is_stored_is_not_run_again(folder, ran):
     search(tiny("search.trials=6"), OUTPUT)
     assert {task.run.seed for task in ran} == {100} or len(ran) > 2
     assert sum(task.run.seed == 100 for task in ran) == 2
+
+
+def test_a_search_goes_on_from_its_file_without_a_store(folder, ran):
+    search(tiny(), OUTPUT, only=["fedavg"])
+    half = OUTPUT.read_bytes()
+    whole = search(tiny(), OUTPUT)
+    stored.clear()
+    ran.clear()
+    OUTPUT.write_bytes(half)
+    assert search(tiny(), OUTPUT) == whole
+    assert {task.identity["label"] for task in ran} == {"fedsdg"}
 
 
 def test_a_failed_trial_counts_0_and_is_not_tried_again(folder, ran, monkeypatch):

@@ -42,6 +42,12 @@ def slow_write(folder: Path) -> None:
     write(folder)
 
 
+def endless_write(folder: Path) -> None:
+    """Begin to write the files of a run, and never end."""
+    Path("started").touch()
+    time.sleep(600)
+
+
 def wait_for(file: str) -> None:
     while not Path(file).exists():
         time.sleep(0.01)
@@ -119,11 +125,12 @@ def test_of_two_processes_one_runs_and_the_other_waits(folder):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_process_holds_nothing(folder, number):
-    process = FORK.Process(target=get_or_run, args=("key", slow_write))
+    process = FORK.Process(target=get_or_run, args=("key", endless_write))
     process.start()
     wait_for("started")
     os.kill(process.pid, number)
     process.join(20)
+    assert process.exitcode == -number
     assert stored_run("key") is None
     get_or_run("key", write)
     assert calls() == 1
