@@ -6,6 +6,7 @@ that the same config and version would make again; these are not done a second t
 
 import math
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,26 +41,36 @@ def make_record(jobs: int, minutes: float = math.inf) -> Iterator[str]:
 
     Yields:
         A line for each step, and one for all of them.
+
+    Raises:
+        ValueError: Steps failed; the line of each says why.
     """
     end = time.monotonic() + 60 * minutes
     left = [(0.0, 0.0)]
+    failed = []
     for kind, name, seconds in read_yaml_file(places.shipped(STEPS)):
         do, count = {"search": (_search, _trials_left), "runs": (_run, _runs_left)}[kind]
         try:
             config = _load(name)
         except (ValueError, OSError) as error:
+            failed.append(f"{kind} {name}")
             yield f"{kind} {name}: {error}"
             continue
         try:
             if time.monotonic() < end:
                 do(config, jobs, (end - time.monotonic()) / 60)
         except (ValueError, OSError) as error:
+            failed.append(f"{kind} {name}")
             yield f"{kind} {name}: {error}"
         config = _load(name)  # With the values that it found.
         runs = count(config)
         left.append((runs, runs * _seconds(config, seconds) / 3600))
         yield f"{kind} {name}: {_printed(*left[-1])}"
     yield f"in all: {_printed(*map(sum, zip(*left, strict=True)))}"
+    if failed:
+        raise ValueError(
+            f"not everything could be done: {', '.join(failed)}; see their lines above"
+        )
 
 
 def _printed(runs: float, hours: float) -> str:
@@ -122,11 +133,12 @@ def _run(config: Config, jobs: int, minutes: float) -> None:
         write_summary(runs, summary, config)
     lacking = failed_runs(summary).keys() - recorded
     if others and lacking:
-        raise ValueError(
-            f"the record of {name} has runs of another version or config, such as {others[0]}; "
-            f"they are replaced when the {len(lacking)} runs that are left are done"
+        print(
+            f"fedsdg: the record of {name} has runs of another version or config, such as "
+            f"{others[0]}; they are replaced when the {len(lacking)} runs that are left are done",
+            file=sys.stderr,
         )
-    if others or made - recorded:
+    elif others or made - recorded:
         record = places.filled(places.RECORD, experiment=name)
         keep_record(summary, record, merge=bool(recorded), without=others)
 
