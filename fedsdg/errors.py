@@ -173,7 +173,9 @@ def closest(word: Any, known: Iterable[str], likeness: float = 0.6) -> str:
         known: The names that exist.
         likeness: That a close name has at least, between 0 and 1.
     """
-    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=likeness)
+    names = list(known)
+    close = [name for name in names if str(name).endswith(f"-{word}")]
+    close += difflib.get_close_matches(str(word), names, n=1, cutoff=likeness)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
