@@ -58,8 +58,11 @@ def check(
         for one in findings
         if verbose or not one.ok
     ]
-    lines.append(f"{' '.join(files)}: {failed} failed, {len(findings) - failed} passed")
-    answer(json, [one._asdict() for one in findings], [*lines, NOT_SEEN])
+    counted = f"{failed} failed, {len(findings) - failed} passed"
+    if not findings:
+        counted = "nothing to examine; metrics and data sets are tried where a config uses them"
+    lines.append(f"{' '.join(files)}: {counted}")
+    answer(json, [one._asdict() for one in findings], [*lines, NOT_SEEN] if findings else lines)
     return int(failed > 0)
 
 
