@@ -33,7 +33,6 @@ SHIPPED = (
     "workflow/Snakefile",
     *(f"results/reference/{arena}/{files}" for arena in ARENAS for files in OF_ARENA),
     "results/reference/backbones/*",
-    "results/reference/*.json",
 )
 #: The commit that all of it is of, in what is made of a clean checkout.
 COMMIT = "COMMIT"

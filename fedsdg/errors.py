@@ -1,12 +1,17 @@
-"""Errors in a config as one sentence: what is wrong, where, and the remedy. Never imports torch."""
+"""What is said to users in one sentence: remarks, and errors in a config with place and remedy.
+
+Never imports torch.
+"""
 
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from pydantic import BaseModel, ValidationError
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
 
 LONGEST = 100
 """Letters of a value in a sentence."""
@@ -33,6 +38,11 @@ class ConfigError(ValueError):
     def within(self, outer: str) -> ConfigError:
         """Return the error as seen from a place further out."""
         return ConfigError(self.text, joined(outer, self.place))
+
+
+def remark(sentence: str) -> None:
+    """Print a line on standard error, where it is no part of a command's answer."""
+    print(f"fedsdg: {sentence}", file=sys.stderr, flush=True)
 
 
 _FORMS = {
@@ -128,6 +138,8 @@ def _located(location: tuple[Any, ...], given: Any) -> str:
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     """Yield the models of a type such as ``dict[str, Model | None]``."""
+    from pydantic import BaseModel
+
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):

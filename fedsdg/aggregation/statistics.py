@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -33,29 +31,12 @@ CHUNK_NUMBERS = 1 << 18
 Piece = tuple[int, slice]
 """Some columns of tensor t of a block."""
 
-_forced: ContextVar[str | None] = ContextVar("aggregation backend", default=None)
-
-
-@contextmanager
-def backend(name: str) -> Iterator[None]:
-    """Force a backend within a block, instead of the environment's FEDSDG_AGGREGATION_BACKEND.
-
-    Args:
-        name: "torch" (the reference), "numba" (CPU), "triton" (GPU), or "auto" (by size).
-
-    Raises:
-        ValueError: There is no such backend.
-    """
-    token = _forced.set(_known_backend(name))
-    try:
-        yield
-    finally:
-        _forced.reset(token)
-
 
 def kernels(block: Block) -> Any:
     """Return the module of kernels for a block, or None: the reference."""
-    chosen = _forced.get() or _known_backend(os.environ.get(VARIABLE) or "auto")
+    chosen = os.environ.get(VARIABLE) or "auto"
+    if chosen not in BACKENDS:
+        raise ValueError(f"backend {chosen!r}: use one of {', '.join(BACKENDS)}")
     if chosen == "torch" or (chosen == "auto" and block.size * block.ends[-1] < KERNEL_NUMBERS):
         return None
     on_gpu = block.first.device.type == "cuda"
@@ -217,12 +198,6 @@ def _triton(on_gpu: bool) -> Any:
             "TRITON_INTERPRET=1 before Python starts (slow)"
         )
     return cuda
-
-
-def _known_backend(name: str) -> str:
-    if name not in BACKENDS:
-        raise ValueError(f"backend {name!r}: use one of {', '.join(BACKENDS)}")
-    return name
 
 
 def _joined(block: Block, rows: Sequence[int], pieces: list[Piece]) -> Tensor:

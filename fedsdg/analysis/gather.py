@@ -31,7 +31,7 @@ from fedsdg.files import (
     write_hashes,
     write_json,
 )
-from fedsdg.files.places import RUN_BELOW, run_below, split_setting
+from fedsdg.files.places import RUN_BELOW, run_below
 from fedsdg.files.records import ROWS_OF_A_GROUP, read_parquet, write_tables
 
 #: Files of a record that SHA256SUMS lists; the others are made from them.
@@ -339,7 +339,7 @@ def _require_alike(staying: Sequence[Row], made: Sequence[Row]) -> None:
 def _shared(row: Row) -> dict[tuple[str, ...], Any]:
     """Return what a run has in common with others: owner and name → value."""
     config = json.loads(row["config"])
-    skew, scenario = split_setting(row["skew"])
+    skew, _, scenario = row["skew"].partition("@")
     training = config.get("training", {})
     own = (*_OF_A_RUN, *_OF_A_METHOD)
     drawn = str(config.get("partition_seed", row["seed"]))

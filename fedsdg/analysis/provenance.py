@@ -188,7 +188,7 @@ def with_origins(opened: Record, runs: pd.DataFrame) -> pd.DataFrame:
     below = [run_below(dict(zip(IDENTITY, values, strict=True))) for values in identities]
     made: dict[str, dict[str, Any]] = {}
     for entry in opened.json("provenance.json"):
-        day = str(entry.get("first") or entry["started"])[:10]
+        day = str(entry["first"])[:10]
         code = f"Python {entry['python']}, PyTorch {entry['versions']['torch']}"
         machine = f"{entry['processor']} ({entry['device']}), {code}"
         commit = entry.get("commit") or "unknown"

@@ -221,18 +221,17 @@ def scenarios(record: Record) -> pd.DataFrame:
     return frame.assign(clean=frame["around"].map(clean).astype(object)).drop(columns="around")
 
 
-def losses(record: Record, metric: str = "accuracy_shared") -> pd.DataFrame:
-    """Return the points that attacks cost, without attackers minus with, paired by seed.
+def losses(record: Record) -> pd.DataFrame:
+    """Return the points that attacks cost the shared model, paired by seed.
 
     Args:
         record: The experiment.
-        metric: Of which accuracy.
 
     Returns:
         ``KEY``, ``metric``, ``at``, ``attack``, ``share``, ``clean``, ``n``, ``mean``, ``std``,
         ``low``, ``high``.
     """
-    frame = tidy(record, [metric])
+    frame = tidy(record, ["accuracy_shared"])
     free = frame.rename(columns={"cell": "clean", "value": "free"})
     attacked = frame.merge(scenarios(record).query("share > 0"), on="cell")
     pairs = attacked.merge(free)

@@ -146,14 +146,10 @@ def answer(json: bool, facts: Any, lines: Iterable[str]) -> None:
     print("\n".join(lines))
 
 
-def remark(text: str) -> None:
-    """Print a line on standard error, where it is no part of the answer."""
-    print(f"fedsdg: {text}", file=sys.stderr, flush=True)
-
-
 def print_remarks(config: Config) -> None:
     """Say what the config allows and may not mean."""
     from fedsdg.config.remarks import remarks
+    from fedsdg.errors import remark
 
     for text in remarks(config):
         remark(text)

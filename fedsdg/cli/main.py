@@ -17,7 +17,8 @@ from typer.exceptions import TyperException
 
 from fedsdg import __version__
 from fedsdg.cli import models, results, running, showing
-from fedsdg.cli.command import add_command, remark
+from fedsdg.cli.command import add_command
+from fedsdg.errors import remark
 
 FORESEEN = (ValueError, FloatingPointError, OSError, TyperException)
 """What bad input or a failing run raises; anything else is a defect and keeps its traceback."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedsdg.cli.command import Count, File, Laid, Number, Words, answer, remark
+from fedsdg.cli.command import Count, File, Laid, Number, Words, answer
+from fedsdg.errors import remark
 from fedsdg.experiment.store import require_writable
 
 if TYPE_CHECKING:

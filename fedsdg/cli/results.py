@@ -7,7 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Literal
 
-from fedsdg.cli.command import CORES, Count, File, Laid, Minutes, Words, answer, remark
+from fedsdg.cli.command import CORES, Count, File, Laid, Minutes, Words, answer
+from fedsdg.errors import remark
 from fedsdg.experiment.store import require_writable
 from fedsdg.files import provenance, write_bytes
 from fedsdg.files.places import RECORDS, REGRET, SUMMARY, filled
@@ -136,8 +137,8 @@ def record(
 ) -> None:
     """Keep in results/reference what tables and figures are made from.
 
-    Without an experiment: search, run and keep what is left of config/record.yaml, which lists
-    everything that is published. The same command goes on where it was.
+    Without an experiment: search, run and keep what is left of config/record.yaml, the list of what
+    is published. The same command goes on where it was.
 
     Args:
         experiment: as its config names it: label-skew

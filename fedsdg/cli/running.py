@@ -21,8 +21,8 @@ from fedsdg.cli.command import (
     Words,
     answer,
     print_remarks,
-    remark,
 )
+from fedsdg.errors import remark
 from fedsdg.experiment.store import require_writable, store_folder
 from fedsdg.files import read_json
 

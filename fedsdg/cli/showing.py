@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from fedsdg.cli.command import Laid, Words, answer, print_remarks, remark
+from fedsdg.cli.command import Laid, Words, answer, print_remarks
+from fedsdg.errors import remark
 
 if TYPE_CHECKING:
     from fedsdg.config.config import Config

@@ -45,7 +45,7 @@ class Search(Part):
     "skews or settings to search on; none: all"
     space: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """label of a method → parameter → `[low, high, log]`, `[low, high, linear]` or a list of
-    values; null takes an axis of a file below away"""
+    values; with --set, null takes an axis away"""
 
 
 def read_space(space: Mapping[str, Any], entries: tuple[Entry, ...]) -> dict[str, dict[str, Axis]]:

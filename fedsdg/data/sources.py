@@ -86,7 +86,7 @@ _SOURCES = (
     Source(name="tiny_imagenet_32", size=32, channels=3),
 )
 #: The built-in data sets. `digits` comes with scikit-learn; the others are parquet files in
-#: `$FEDSDG_DATA/NAME`, else from the hub.
+#: `$FEDSDG_DATA/NAME`, else from the hub if they have an address there.
 DATASETS = {source.name: source for source in _SOURCES}
 
 

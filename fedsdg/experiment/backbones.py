@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import itertools
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from fedsdg.data.glyphs import render_letters
 from fedsdg.data.images import Pictures
 from fedsdg.data.reading import load
 from fedsdg.data.sources import built_in
+from fedsdg.errors import remark
 from fedsdg.experiment.interruption import Stopped, stopped_by_signals
 from fedsdg.experiment.store import get_or_run, store_folder
 from fedsdg.files.places import BACKBONE, RECORDS, filled, root
@@ -75,7 +75,7 @@ def backbone(
     source = root() / record
     if recorded and os.environ.get(PRETRAIN, "") in ("", "0") and _is_made_by(recipe, source):
         facts = {**files.read_json(source.with_suffix(".json")), "taken_from": record}
-        _say(f"backbone {name}: taken from {record}")
+        remark(f"backbone {name}: taken from {record}")
     else:
         weights = getattr(recipe, "file", None)
         sha256 = files.sha256_file(weights) if weights else None
@@ -134,7 +134,7 @@ def _make(recipe: Backbone, file: Path, key: str, checkpoint_seconds: float) -> 
         }
         models.save_backbone(made.model, made.architecture, file, facts)
     seconds = time.perf_counter() - started
-    _say(f"backbone {file.stem}: linear probe on {data.name} {accuracy:.4f}, {seconds:.1f} s")
+    remark(f"backbone {file.stem}: linear probe on {data.name} {accuracy:.4f}, {seconds:.1f} s")
 
 
 # --- Pretraining ----------------------------------------------------------------------------------
@@ -253,9 +253,9 @@ def _restore(training: models.Training, checkpoint: Path) -> None:
     content = checkpoint.read_bytes() if checkpoint.is_file() else b""
     if content[:32] == hashlib.sha256(content[32:]).digest():
         training.restore(load(content[32:]))
-        _say(f"going on after step {training.done} of {training.steps}")
+        remark(f"going on after step {training.done} of {training.steps}")
     elif content:
-        _say(f"the checkpoint {checkpoint} is damaged; the pretraining starts anew")
+        remark(f"the checkpoint {checkpoint} is damaged; the pretraining starts anew")
 
 
 def _architecture(recipe: Shape, images: np.ndarray | None = None) -> models.Architecture:
@@ -298,7 +298,3 @@ def probe_accuracy(backbone: models.Backbone, data: ImageData) -> float:
     order = stream("pretraining", 0, PROBE).permutation(len(usable))
     features = _features(backbone.model, backbone.architecture, data.images[usable])
     return models.linear_probe(features.cpu().numpy(), data.labels[usable], order)
-
-
-def _say(sentence: str) -> None:
-    print(f"fedsdg: {sentence}", file=sys.stderr, flush=True)

@@ -4,7 +4,6 @@ They meet the partitions, cohorts, backbone and seeds of the record, and are pai
 seed by seed. Whether that is allowed on this machine is tried first (``recheck``).
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from fedsdg.config import plugins
 from fedsdg.config.config import Config
 from fedsdg.config.layers import merged
 from fedsdg.config.values import require_folders
-from fedsdg.errors import ConfigError, hint
+from fedsdg.errors import ConfigError, hint, remark
 from fedsdg.experiment.backbones import backbone
 from fedsdg.experiment.grid import run_grid
 from fedsdg.experiment.material import get_or_make
@@ -115,7 +114,7 @@ def compare(
         agreement = _require_pairs(arena_config, config, record, published, results)
         paired = agreement.paired
         checked = agreement.sentence
-        print(f"fedsdg: {checked}", file=sys.stderr)
+        remark(checked)
     if tune:
         given = own_search.get("space", {})
         space = {}
@@ -143,8 +142,8 @@ def compare(
         replace(table, name=f"{table.name}-{label}").write(folder)
         tables.append(table)
         lines += sentences(both, label)
-    remark = " ".join([f"{checked}.", *lines])
-    page = write_page(folder / "index.html", [both], root=folder, compared=tables, remark=remark)
+    said = " ".join([f"{checked}.", *lines])
+    page = write_page(folder / "index.html", [both], root=folder, compared=tables, remark=said)
     return Comparison(tables, lines, paired, page, both.folder)
 
 

@@ -6,7 +6,6 @@ that the same config and version would make again; these are not done a second t
 
 import math
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from statistics import fmean
 from fedsdg.analysis.gather import failed_runs, keep_record
 from fedsdg.config.config import Config
 from fedsdg.config.layers import merged
+from fedsdg.errors import remark
 from fedsdg.experiment.grid import run_grid
 from fedsdg.experiment.points import points
 from fedsdg.experiment.recheck import recorded_runs
@@ -133,10 +133,9 @@ def _run(config: Config, jobs: int, minutes: float) -> None:
         write_summary(runs, summary, config)
     lacking = failed_runs(summary).keys() - recorded
     if others and lacking:
-        print(
-            f"fedsdg: the record of {name} has runs of another version or config, such as "
-            f"{others[0]}; they are replaced when the {len(lacking)} runs that are left are done",
-            file=sys.stderr,
+        remark(
+            f"the record of {name} has runs of another version or config, such as "
+            f"{others[0]}; they are replaced when the {len(lacking)} runs that are left are done"
         )
     elif others or made - recorded:
         record = places.filled(places.RECORD, experiment=name)

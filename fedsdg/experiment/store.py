@@ -15,7 +15,6 @@ import errno
 import fcntl
 import os
 import shutil
-import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedsdg import files
+from fedsdg.errors import remark
 
 STORE = "FEDSDG_STORE"
 """The environment variable that names the folder of the store."""
@@ -97,7 +97,7 @@ def get_or_run(key: str, run: Callable[[Path], None]) -> Path:
 def _make(target: Path, run: Callable[[Path], None]) -> None:
     """Make the folder of a run, on the disk before it has its name."""
     if target.is_dir():
-        print(f"fedsdg: {files.changed_file(target)}; the run is made again", file=sys.stderr)
+        remark(f"{files.changed_file(target)}; the run is made again")
     with files.appearing(target) as temporary:
         run(temporary)
         files.write_hashes(temporary, [file.name for file in temporary.iterdir()])
@@ -140,7 +140,7 @@ def _held(key: str) -> Iterator[None]:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
         except (BlockingIOError, PermissionError):
-            print(f"fedsdg: another process is at the run {key[:12]}; waiting", file=sys.stderr)
+            remark(f"another process is at the run {key[:12]}; waiting")
             fcntl.lockf(file, fcntl.LOCK_EX, 1, place)
         except OSError as error:
             if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
@@ -189,7 +189,7 @@ def is_current(key: str, folder: Path, facts: Mapping[str, Any]) -> bool:
         return False
     fault = files.changed_file(folder)
     if fault is not None:
-        print(f"fedsdg: {fault}; it is copied or made again", file=sys.stderr)
+        remark(f"{fault}; it is copied or made again")
         return False
     expected = {**facts, "address": key, "status": "ok"}
     return expected.items() <= files.read_json(folder / RESULT).items()

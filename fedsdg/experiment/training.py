@@ -1,6 +1,5 @@
 """A federation between two rounds, which is saved and goes on as if nothing had disturbed it."""
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
+from fedsdg.errors import remark
 from fedsdg.experiment.interruption import Stopped, stopped_by_signals
 from fedsdg.federation import rounds
 from fedsdg.federation.checkpoints import Checkpoints
@@ -91,7 +91,7 @@ class Training:
             checkpoints.save(self.done, self.setup, self.server, self.store, saved)
         except OSError as error:
             if not self._mentioned:
-                _say(
+                remark(
                     f"no checkpoint could be saved in {checkpoints.folder} ({error}); the run "
                     "goes on, and would be resumed from an earlier one"
                 )
@@ -110,7 +110,7 @@ class Training:
         self._before = saved["facts"]
         self._before["resumed_after"].append(done)
         self.setup.batcher.clients_per_pass = self._before["clients_per_pass"]
-        _say(f"going on after round {done} from the checkpoint in {checkpoints.folder}")
+        remark(f"going on after round {done} from the checkpoint in {checkpoints.folder}")
 
     def run(self, checkpoints: Checkpoints, seconds: float, progress: Progress) -> None:
         """Do the rounds that are left, with a checkpoint from time to time and at a signal.
@@ -134,7 +134,3 @@ class Training:
                 saved = self.save(checkpoints)
                 after = f"goes on after round {self.done}" if saved else "starts anew"
                 raise Stopped(stop.args[0], f"stopped; the same command {after}") from None
-
-
-def _say(sentence: str) -> None:
-    print(f"fedsdg: {sentence}", file=sys.stderr, flush=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsdg.errors import remark
 from fedsdg.federation.phases import Phase
 from fedsdg.federation.tasks import Results, Tasks
 from fedsdg.federation.training import train
@@ -118,7 +118,7 @@ def halving(work: Callable[[int], Result], size: int, what: str) -> tuple[Result
                 "training.batch_size or adapters.rank, take a smaller backbone, or free memory of "
                 "the device"
             )
-        print(f"fedsdg: out of memory; {what} goes on with half as many", file=sys.stderr)
+        remark(f"out of memory; {what} goes on with half as many")
         size //= 2
 
 

@@ -20,7 +20,7 @@ class Column:
     with the clients"""
     name: str
     "in the file"
-    kind: Literal["int32", "int64", "float32", "float64", "bool", "list of float32", "binary"]
+    kind: Literal["int32", "int64", "float32", "float64", "bool", "list of float32"]
     "type of its values"
     meaning: str
     "in a few words, with the unit"

@@ -52,12 +52,6 @@ def filled(pattern: str, **names: Any) -> Path:
     return Path(pattern.format_map(names))
 
 
-def split_setting(setting: str) -> tuple[str, str]:
-    """Return the skew of a setting, and its scenario or ""."""
-    skew, _, scenario = setting.partition("@")
-    return skew, scenario
-
-
 def run_below(identity: Mapping[str, Any]) -> str:
     """Return where a run lies below the folder of runs; records call its setting ``skew``."""
     return RUN_BELOW.format_map({**identity, "setting": identity["skew"]})

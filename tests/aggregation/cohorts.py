@@ -1,9 +1,22 @@
 """Random cohorts of parameters, and the forms and layouts in which doors take them."""
 
+from contextlib import contextmanager
+
 import numpy as np
+import pytest
 import torch
 
+from fedsdg.aggregation.statistics import VARIABLE
+
 SHAPES = {"a.w": (7, 5), "a.b": (5,), "head.w": (3, 2, 2), "scalar": ()}
+
+
+@contextmanager
+def backend(name):
+    """Choose the backend of aggregation within a block."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, name)
+        yield
 
 
 def drawn(seed=0, size=7, dtype="float32", shapes=None, spread=0.3, common=0.2):

@@ -10,7 +10,8 @@ from fedsdg.aggregation.rules.krum import Krum
 from fedsdg.aggregation.rules.median import CoordinateMedian
 from fedsdg.aggregation.rules.multikrum import MultiKrum
 from fedsdg.aggregation.rules.trimmed_mean import TrimmedMean
-from fedsdg.aggregation.statistics import backend
+
+from .cohorts import backend
 
 D = 60
 LENGTHS = (1e3, 1e6, 1e12, 1e20, 1e30)

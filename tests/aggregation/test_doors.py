@@ -14,7 +14,6 @@ from . import cohorts
 
 THETA = {"w": torch.tensor([1.0, 2.0])}
 CLIENTS = [{"w": torch.tensor(w)} for w in ([1.5, 2.3], [1.6, 2.4], [0.5, 1.8])]
-TRACKED = "bn.num_batches_tracked"
 
 
 def batch_norm():

@@ -7,10 +7,10 @@ from safetensors.torch import load_file, save_file
 
 from fedsdg.aggregation import aggregate, aggregate_files
 from fedsdg.aggregation.rule_table import make_rule
-from fedsdg.aggregation.statistics import backend
 from fedsdg.aggregation.types import Context
 
 from . import cohorts, oracle
+from .cohorts import backend
 
 SAMPLES = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0]
 DTYPES = ("float16", "bfloat16", "float32", "float64")

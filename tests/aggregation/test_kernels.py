@@ -14,7 +14,8 @@ from fedsdg.aggregation import aggregate, statistics
 from fedsdg.aggregation.errors import NonFiniteError
 from fedsdg.aggregation.kernels.networks import selection_network, sorting_network
 from fedsdg.aggregation.rows import Block, MemoryRows
-from fedsdg.aggregation.statistics import backend
+
+from .cohorts import backend
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 SIZES = (1, 2, 3, 5, 9, 17, 33)
@@ -236,8 +237,6 @@ def test_large_blocks_go_to_kernels_by_themselves_and_small_ones_do_not(monkeypa
     monkeypatch.setenv("FEDSDG_AGGREGATION_BACKEND", "fortran")
     with pytest.raises(ValueError, match="backend 'fortran': use one of auto, torch, numba, trit"):
         statistics.kernels(small)
-    with pytest.raises(ValueError, match="backend 'fast'"), backend("fast"):
-        pass
 
 
 def test_a_large_cohort_names_the_client_with_nan():

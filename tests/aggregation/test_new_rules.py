@@ -13,10 +13,10 @@ from fedsdg.aggregation import aggregate, aggregate_by_client, aggregate_files
 from fedsdg.aggregation.ranks import Ranks
 from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.rules.screened import Screened
-from fedsdg.aggregation.statistics import backend
 from fedsdg.aggregation.types import Combination, Context, Plan, Rule, State
 
 from . import cohorts
+from .cohorts import backend
 from .test_ranks import cut, run
 
 

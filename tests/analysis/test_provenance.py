@@ -258,7 +258,6 @@ def test_of_a_line_that_is_no_metric_the_runs_are_named(tmp_path):
     assert same(traced.committed, f"{pd.Series(traced.seeds).mean():.6g}", 6)
 
 
-LINE = f"{FOLDER}/other.csv:2"
 #: What is asked for, and what is wrong with it.
 WRONG = [
     ((f"{RECORDS}/nothing.csv:2",), "nothing.csv"),

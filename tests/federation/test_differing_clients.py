@@ -9,15 +9,11 @@ from fedsdg.federation.conditions import difference
 from fedsdg.federation.conditions.condition import clients_in
 from fedsdg.federation.conditions.difference import View, client_groups
 from fedsdg.federation.preparation import label_clusters
+from tests.data.pictures import noise
 
 
 def draw(*keys):
     return np.random.default_rng(list(keys))
-
-
-def noise(seed, shape):
-    """Return uint8 pixels of an image that no other seed has."""
-    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
 @pytest.mark.parametrize(

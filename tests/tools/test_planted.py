@@ -1,4 +1,4 @@
-"""The faults of planted.yaml lie where they are said to lie; each is found or known to survive."""
+"""The faults of planted.yaml lie where they are said to lie."""
 
 import ast
 import re
@@ -30,7 +30,7 @@ def test_a_fault_lies_in_its_room_and_its_test_is_there(fault):
     wrong = planted(text, fault)
     if file.suffix == ".py":
         assert ast.dump(ast.parse(wrong)) != ast.dump(ast.parse(text))
-    assert ("test" in fault) != ("survives" in fault)
+    assert "test" in fault
     if "test" in fault:
         place, _, name = fault["test"].partition("::")
         assert re.search(rf"^def {name}\(", (ROOT / place).read_text(), re.MULTILINE)
