@@ -21,7 +21,7 @@ from fedsdg.experiment.recheck import recorded_runs
 from fedsdg.experiment.search import FINALISTS, SHARE, search
 from fedsdg.experiment.store import library_versions
 from fedsdg.experiment.summary import write_summary
-from fedsdg.files import places, read_json
+from fedsdg.files import places, read_json, write_bytes
 from fedsdg.files.yaml_text import read_yaml_file
 
 STEPS = "config/record.yaml"
@@ -98,7 +98,11 @@ def _found(experiment: str) -> Path:
 def _search(config: Config, jobs: int, minutes: float) -> None:
     recorded, others = _known(config, places.RECORD)
     if others or not recorded:
-        search(config, _found(config.experiment), jobs=jobs, minutes=minutes)
+        found = _found(config.experiment)
+        begun = places.filled(places.BEGUN, experiment=config.experiment)
+        if begun.is_file() and not found.is_file():
+            write_bytes(found, begun.read_bytes())
+        search(config, found, jobs=jobs, minutes=minutes)
 
 
 def _trials_left(config: Config) -> float:

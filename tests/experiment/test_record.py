@@ -70,6 +70,19 @@ def test_it_searches_runs_and_records_and_goes_on_from_the_record_alone(listed, 
     assert made()[:2] == before
     assert [file.name for file in Path(".fedsdg/runs").iterdir()] == [made()[2]["address"]]
 
+    # A search whose runs are to come goes on from what is committed of it.
+    begun = Path("results/reference/searches/tiny.json")
+    begun.parent.mkdir()
+    shutil.copy(RECORD / "search.json", begun)
+    shutil.rmtree(".fedsdg")
+    for name in ("runs", "summary"):
+        shutil.rmtree(Path("results", name))
+    shutil.move(RECORD, "elsewhere")
+    module.STEPS.write_text("- [search, tiny.yaml, 36]\n")
+    assert [*make_record(1)] == [done[0], done[2]]
+    assert not Path(".fedsdg/runs").exists()
+    shutil.move("elsewhere", RECORD)
+
     # Runs of another version stay until all are done anew.
     module.STEPS.write_text("- [runs, tiny.yaml, 36]\n")
     before = made()
