@@ -171,6 +171,8 @@ def hint(word: Any, known: Iterable[str]) -> str:
     Example:
         >>> hint("krumm", ["krum", "mean"])
         "; did you mean 'krum'?"
+        >>> hint("median", ["trimmed-mean", "coordinate-median"])
+        "; did you mean 'coordinate-median'?"
     """
     names = [str(name) for name in known]
     others = f"; known are {', '.join(names)}" if names else "; there are none"

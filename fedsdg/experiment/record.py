@@ -95,12 +95,17 @@ def _found(experiment: str) -> Path:
     return places.filled(places.SEARCH, experiment=experiment)
 
 
+def _begun(experiment: str) -> Path:
+    """Return the file of a search that was begun: here, else what is committed of it."""
+    here = _found(experiment)
+    return here if here.is_file() else places.filled(places.BEGUN, experiment=experiment)
+
+
 def _search(config: Config, jobs: int, minutes: float) -> None:
     recorded, others = _known(config, places.RECORD)
     if others or not recorded:
-        found = _found(config.experiment)
-        begun = places.filled(places.BEGUN, experiment=config.experiment)
-        if begun.is_file() and not found.is_file():
+        found, begun = _found(config.experiment), _begun(config.experiment)
+        if begun.is_file() and begun != found:
             write_bytes(found, begun.read_bytes())
         search(config, found, jobs=jobs, minutes=minutes)
 
@@ -108,7 +113,7 @@ def _search(config: Config, jobs: int, minutes: float) -> None:
 def _trials_left(config: Config) -> float:
     """Return how many runs of full length a search still takes."""
     recorded, others = _known(config, places.RECORD)
-    file = _found(config.experiment)
+    file = _begun(config.experiment)
     rows = read_json(file)["methods"] if file.is_file() else {}
     left = 0.0
     for label in {} if recorded and not others else config.space:

@@ -72,7 +72,6 @@ class Trial:
             "number": self.number,
             "parameters": self.parameters,
             "score": self.score,
-            "errors": [outcome for outcome in self.outcomes.values() if isinstance(outcome, str)],
             "runs": {key: one for key, one in self.outcomes.items() if one is not None},
         }
 
@@ -273,7 +272,7 @@ def _facts(
             for name, axis in space.items()
         },
         "planned": len(trials),
-        "failed": sum(bool(trial.facts()["errors"]) for trial in trials),
+        "failed": sum(any(isinstance(one, str) for one in t.outcomes.values()) for t in trials),
         "best": best and {"trial": best.number, **best.facts()},
         "edges": {name: side for name, side in sides.items() if side},
         "expected_best": [round(score, 6) for score in expected_best(scores)],
