@@ -171,8 +171,8 @@ def hint(word: Any, known: Iterable[str]) -> str:
     Example:
         >>> hint("krumm", ["krum", "mean"])
         "; did you mean 'krum'?"
-        >>> hint("median", ["trimmed-mean", "coordinate-median"])
-        "; did you mean 'coordinate-median'?"
+        >>> hint("median", ["trimmed-mean", "coordinate-median", "geometric-median"])
+        "; did you mean 'geometric-median' or 'coordinate-median'?"
     """
     names = [str(name) for name in known]
     others = f"; known are {', '.join(names)}" if names else "; there are none"
@@ -180,7 +180,7 @@ def hint(word: Any, known: Iterable[str]) -> str:
 
 
 def closest(word: Any, known: Iterable[str], likeness: float = 0.6) -> str:
-    """Return the end of a sentence: the closest known name, if one is close.
+    """Return the end of a sentence: short names that end with the word, else the closest one.
 
     Args:
         word: What was written.
@@ -188,9 +188,9 @@ def closest(word: Any, known: Iterable[str], likeness: float = 0.6) -> str:
         likeness: That a close name has at least, between 0 and 1.
     """
     names = list(known)
-    close = [name for name in names if str(name).endswith(f"-{word}")]
-    close += difflib.get_close_matches(str(word), names, n=1, cutoff=likeness)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    longer = sorted((name for name in names if name.endswith(f"-{word}")), key=len)
+    close = longer[:2] or difflib.get_close_matches(str(word), names, n=1, cutoff=likeness)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def shortened(value: Any) -> str:

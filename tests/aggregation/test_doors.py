@@ -158,7 +158,7 @@ def test_rows_of_a_config_and_rule_objects():
     ("rule", "sentence"),
     [
         ("multikrun", "there is no rule 'multikrun'; did you mean 'multikrum'"),
-        ("median", "there is no rule 'median'; did you mean 'coordinate-median'"),
+        ("median", "did you mean 'geometric-median' or 'coordinate-median'"),
         ({"type": "krum", "g": 1}, "rule krum has an unknown key 'g'"),
         ({"type": "krum", "f": -1}, "rule krum.f is -1, but must be at least 0"),
         ({"type": "fedavg-uniform", "weights": "samples"}, "unknown key 'weights'"),
