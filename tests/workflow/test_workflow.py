@@ -156,7 +156,8 @@ def test_on_a_cluster_cells_are_jobs_and_an_edited_one_is_trained_again(project)
 
 @needs_plugin
 def test_where_slurm_takes_no_jobs_nothing_begins(project):
-    project.install("sbatch", "#!/bin/sh\nexit 0\n")
+    for command in ("sbatch", "squeue"):
+        project.install(command, "#!/bin/sh\nexit 0\n")
     project.install("sinfo", "#!/bin/sh\necho 'cannot contact slurmctld' >&2; exit 1\n")
     code, output = project.snakemake(*SMOKE, profile="slurm")
     assert code and "SLURM takes no jobs here; start it: cannot contact slurmctld" in output
