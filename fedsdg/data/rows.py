@@ -206,7 +206,10 @@ def _folder_rows(source: Source, root: Path, files: Sequence[Path]) -> Rows:
     used = [f for f, above in folders.items() if not splits or (above and above[0] in splits)]
     for file in used:
         if len(folders[file]) != 1 + bool(splits):
-            raise ValueError(f"{file} is misplaced; store all images as [train|test/]CLASS/image")
+            raise ValueError(
+                f"{file} is misplaced; store all images as [train|test/]CLASS/image, or in a "
+                "Parquet file with a column that says whose they are"
+            )
     classes = {file.parent for file in used}
     parents = [root / split for split in splits] or [root]
     for folder in chain(*map(Path.iterdir, parents)):

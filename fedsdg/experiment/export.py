@@ -11,6 +11,7 @@ a client how its accuracy is measured.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -66,18 +67,19 @@ def require_torchvision() -> list[str]:
         needs = metadata.requires("torchvision") or []
     except metadata.PackageNotFoundError:
         return []
-    torch = metadata.version("torch").partition("+")[0]
+    build = metadata.version("torch")
+    torch = build.partition("+")[0]
     wanted = [need.strip("torch ()=") for need in needs if need.startswith("torch ")]
     remedy = (
-        "so that peft and timm cannot be imported; mend it with 'pip install --force-reinstall "
-        f"torch=={torch} torchvision'"
+        "so that peft and timm cannot be imported; install both from one place, such as with "
+        f"'{sys.executable} -m pip install --force-reinstall torch=={torch} torchvision'"
     )
     if wanted and torch not in wanted:
         raise ValueError(
             f"torchvision is for torch {wanted[0]}, but torch {torch} is installed, {remedy}"
         )
     misfit = models.declare_torchvision_operators()
-    return [f"torchvision is for another build of torch {torch}, {remedy}"] if misfit else []
+    return [f"torchvision is for another build of torch than {build}, {remedy}"] if misfit else []
 
 
 def export(

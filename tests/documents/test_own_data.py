@@ -2,12 +2,18 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from fedsdg.config.sections import find_start
+from fedsdg.data.partition import PartitionSettings, partition_clients
+from fedsdg.data.reading import load
+from fedsdg.data.skew import parse_skew
+from fedsdg.data.sources import Source
 from tests.documents import pages
 from tests.own_images import PHOTO_CLASSES, write_photographs
 
@@ -21,6 +27,10 @@ def printed(installed, tmp_path_factory):
     """What the commands of the page printed, in the folder in which they were given."""
     folder = tmp_path_factory.mktemp("followed")
     write_photographs(folder / "photos")
+    for file in (folder / "photos").glob("*/*"):
+        person = folder / "people" / file.name.partition("-")[0] / file.parent.name
+        person.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, person)
     done = installed.python(pages.__file__, PAGE, cwd=folder)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     with pytest.MonkeyPatch.context() as patch:
@@ -54,3 +64,12 @@ def test_training_has_gone_on_from_the_shared_model(printed):
     result = json.loads(Path("results/again/result.json").read_text())
     start = find_start(str(RUN / "models/global"))
     assert result["status"] == "ok" and result["config"]["adapters"]["start"] == start.sha256
+
+
+def test_people_are_clients(printed):
+    (text,) = (one.text for one in pages.blocks(PAGE) if "column~person" in one.text)
+    raw = yaml.safe_load(text)
+    data = load(Source(**raw["datasets"][0]))
+    made = partition_clients(data, 4, parse_skew(raw["skews"][0]), 0, PartitionSettings())
+    assert made.facts["natural"]["names"] == ["art", "cartoon", "photo", "sketch"]
+    assert data.classes == PHOTO_CLASSES and len(data.labels) == 280
