@@ -205,9 +205,15 @@ def test_attacks_are_in_the_order_of_their_shares(reference: Path) -> None:
 
 def test_weights_are_percent_of_an_equal_share(reference: Path) -> None:
     frame = figures.figure_named("weights").frame(record(reference / "needs"))
-    late = frame[frame["round"] > 90].groupby("group")["mean"].mean()
-    assert late["B"] == pytest.approx(125, abs=3)
-    assert frame[frame["round"] <= 30].groupby("group")["mean"].mean()["B"] < 100
+    drawn = frame.set_index(["group", "round"])["mean"]
+    clients = pd.read_parquet(reference / "needs/clients.parquet")
+    clients = clients[clients["method"] == "fedsdg"]
+    taking_part = clients[clients["weight"].notna()]
+    equal = taking_part.groupby(["seed", "round"])["weight"].transform("mean")
+    shares = 100 * taking_part["weight"] / equal
+    of_a_seed = shares.groupby([taking_part[key] for key in ("conflicts", "round", "seed")]).mean()
+    for (conflicts, at), mean in of_a_seed.groupby(["conflicts", "round"]).mean().items():
+        assert drawn["B" if conflicts else "A", at] == pytest.approx(mean, rel=1e-5)
 
 
 def test_the_files_of_a_figure(reference: Path, tmp_path: Path) -> None:
