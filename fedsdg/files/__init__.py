@@ -63,15 +63,23 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def appearing(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `folder` that takes its place only if the block succeeds."""
-    for left_by_killed in folder.parent.glob(f".{folder.name}.[0-9]*"):
-        shutil.rmtree(left_by_killed, ignore_errors=True)
+    """Yield an empty folder beside `folder` that takes its place only if the block succeeds.
+
+    If the process is killed, the folder is as before or new, at the latest at the next call.
+    """
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    replaced = folder.with_name(f".{folder.name}.replaced")
+    if replaced.is_dir() and not folder.exists():  # Killed between the two renames below.
+        os.replace(replaced, folder)
+    for left_by_killed in (replaced, *folder.parent.glob(f".{folder.name}.[0-9]*")):
+        shutil.rmtree(left_by_killed, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
         yield temporary
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder.is_dir():
+            os.replace(folder, replaced)
         os.replace(temporary, folder)
+        shutil.rmtree(replaced, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -257,8 +265,7 @@ def provenance() -> dict[str, Any]:
 
     status = git("status", "--porcelain", "--untracked-files=no")
     return {
-        # Sources that were copied without their history may be told it.
-        "commit": git("rev-parse", "HEAD") or built_of() or os.environ.get("FEDSDG_COMMIT"),
+        "commit": git("rev-parse", "HEAD") or built_of(),
         "dirty": None if status is None else bool(status),
         "python": sys.version.split()[0],
         "versions": versions(_LIBRARIES),

@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from fedsdg.files import atomic_path, write_bytes, write_json
+from fedsdg.files import appearing, atomic_path, write_bytes, write_json
 from fedsdg.files.records import TIMINGS_SCHEMA, write_parquet
 
 ROWS = [
@@ -74,3 +74,22 @@ def test_modes_follow_the_umask_and_groups_the_folder(tmp_path, umask, mode):
     for name in WAYS:
         status = (folder / "runs" / name).stat()
         assert status.st_mode & 0o777 == mode and status.st_gid == folder.stat().st_gid
+
+
+@pytest.mark.parametrize("renames", range(3))
+def test_a_folder_survives_a_process_that_is_killed_while_it_is_replaced(tmp_path, renames):
+    folder = tmp_path / "record"
+    folder.mkdir()
+    (folder / "file").write_text("old")
+    child = os.fork()
+    if not child:  # It lives through `renames` of them.
+        rename, lives = os.replace, iter(range(renames))
+        os.replace = lambda *names: os._exit(9) if next(lives, None) is None else rename(*names)
+        with appearing(folder) as inside:
+            (inside / "file").write_text("new")
+        os._exit(0)
+    os.waitpid(child, 0)
+    with contextlib.suppress(KeyError), appearing(folder):
+        raise KeyError
+    assert (folder / "file").read_text() == ("new" if renames == 2 else "old")
+    assert [one.name for one in tmp_path.iterdir()] == ["record"]
