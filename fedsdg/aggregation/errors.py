@@ -33,7 +33,7 @@ def nonfinite_sentence(who: str, counts: Mapping[Any, int]) -> str:
     name, count = next(iter(counts.items()))
     return (
         f"{who}: tensor {name!r} has {count} non-finite values; restore its last finite "
-        "parameters, or leave a client out with on_nonfinite='drop'"
+        "parameters, or leave a client out with on_nonfinite='drop' (--on-nonfinite drop)"
     )
 
 

@@ -59,7 +59,10 @@ def partition(
         print(f"{images.name}: {note}")
     if untrained := made.untrained_classes():
         print(f"classes that no client trains on: {', '.join(untrained)}")
-    for reason, number in (made.facts.get("natural") or {}).items():
+    natural = dict(made.facts.get("natural") or {})
+    if natural:
+        print(f"clients, from 0 on: {', '.join(natural.pop('names'))}")
+    for reason, number in natural.items():
         print(f"left out, {reason.replace('_', ' ')}: {number}")
 
 
@@ -196,8 +199,9 @@ def aggregate(
         on_nonfinite: whether a client with NaN or infinity is an error or left out
         buffers: integer and boolean tensors: the largest client value, the global one, or an error
         memory: MiB for the blocks read at a time
-        client_samples: JSON: the list of the samples of all clients of the federation (for cgsv)
-        num_clients: of the federation (for scaffold)
+        client_samples: JSON: the list of the samples of all clients of the federation (for cgsv in
+            its first round)
+        num_clients: of the federation (for scaffold, and for later rounds)
         upload: NAME=FOLDER: further uploads, in files named as the clients' (control=FOLDER for
             scaffold)
         state: what --state-out wrote in the last round

@@ -27,12 +27,12 @@ from fedsdg.analysis.records import record
 SHOWN = {
     "groups": "needs",
     "progress": "needs",
-    "accuracy_by_alpha": "label-skew-60",
+    "accuracy_by_alpha": "label-skew-levels",
     "differences": "needs",
     "gates": "verification",
     "gate_course": "needs-controls",
     "weights": "needs-controls",
-    "partition": "label-skew-60",
+    "partition": "label-skew-levels",
     "attacks": "byzantine",
     "label_noise": "contribution",
     "tuning": "needs",
@@ -40,11 +40,11 @@ SHOWN = {
 }
 #: Figure → a record without data for it, and why.
 WITHOUT = {
-    "groups": "label-skew-60",  # clients are of one kind
+    "groups": "label-skew",  # clients are of one kind
     "progress": "label-noise",  # two evaluations
     "accuracy_by_alpha": "contribution",  # two values of α
     "gate_course": "label-noise",
-    "weights": "label-skew-60",
+    "weights": "label-skew",
     "attacks": "needs",
     "label_noise": "needs",
     "tuning": "byzantine",

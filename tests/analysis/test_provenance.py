@@ -216,7 +216,7 @@ def test_a_claim_is_traced_to_the_runs_of_both_sides():
 KINDS = {
     "byzantine": ["attacks"],
     "contribution": ["gates"],
-    "full": ["sweeps"],
+    "label-skew-levels": ["sweeps"],
     "needs-controls": ["groups"],
 }
 

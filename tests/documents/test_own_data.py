@@ -67,9 +67,9 @@ def test_training_has_gone_on_from_the_shared_model(printed):
 
 
 def test_people_are_clients(printed):
-    (text,) = (one.text for one in pages.blocks(PAGE) if "column~person" in one.text)
-    raw = yaml.safe_load(text)
+    raw = yaml.safe_load(Path("people.yaml").read_text())
     data = load(Source(**raw["datasets"][0]))
     made = partition_clients(data, 4, parse_skew(raw["skews"][0]), 0, PartitionSettings())
     assert made.facts["natural"]["names"] == ["art", "cartoon", "photo", "sketch"]
     assert data.classes == PHOTO_CLASSES and len(data.labels) == 280
+    assert "\nclients, from 0 on: art, cartoon, photo, sketch\n" in printed[-1]
