@@ -188,5 +188,5 @@ def record(folder: str | Path) -> Record:
 
 def records(folder: str | Path = "results/reference") -> Iterator[Record]:
     """Yield the record of every experiment below a folder."""
-    for file in sorted(Path(folder).glob("*/runs.parquet")):
+    for file in sorted(Path(folder).glob("[!.]*/runs.parquet")):
         yield record(file.parent)
