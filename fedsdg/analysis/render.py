@@ -17,7 +17,7 @@ from fedsdg.analysis.speed import Measurements, speed
 from fedsdg.analysis.tables import TABLES, regret, table
 from fedsdg.errors import hint
 from fedsdg.files import write_json
-from fedsdg.files.places import RECORDS, REGRET
+from fedsdg.files.places import ARENAS, RECORDS
 
 #: What is shown of an experiment whose config does not say.
 USUAL = {
@@ -176,7 +176,7 @@ def committed(root: str | Path = ".") -> Iterator[tuple[Path, Callable[[], str]]
             yield from _files(of.folder / name, _TABLE, partial(_texts, table, name, of))
         for name in figures:
             yield from _files(below / of.folder.name / name, _FIGURE, partial(sidecars, name, of))
-    arenas = [root / RECORDS / name for name in REGRET]
+    arenas = [root / RECORDS / name for name in ARENAS]
     if all((arena / "runs.parquet").is_file() for arena in arenas):
         opened = [record(arena) for arena in arenas]
         yield from _files(

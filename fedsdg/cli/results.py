@@ -11,7 +11,7 @@ from fedsdg.cli.command import CORES, Count, File, Laid, Minutes, Words, answer
 from fedsdg.errors import remark
 from fedsdg.experiment.store import require_writable
 from fedsdg.files import provenance, write_bytes
-from fedsdg.files.places import RECORDS, REGRET, SUMMARY, filled
+from fedsdg.files.places import ARENAS, RECORDS, SUMMARY, filled
 
 CLAIMS = Path("claims.yaml")
 OTHERS = ("regret", "claims", "documents", "speed", "page")
@@ -79,8 +79,8 @@ def render(
         figures: folder of figures (default: figures, in the tables')
         measured: measurements of speed
         records: folder with a record or summary of each experiment, for regret and page
-        experiments: folders of the records, for regret (default: needs and label-skew) and for
-            page (default: the arenas, as far as they exist)
+        experiments: folders of the records, for regret (default: the arenas) and for page
+            (default: those of them that exist)
         metric: for regret: in which methods are compared
         plugin: Python files or modules that define further metrics
 
@@ -114,7 +114,7 @@ def render(
     if summary is not None:
         written += render.write_shown(record(summary), folder, drawn, pages or None, tex=tex)
     if "regret" in name:
-        opened = [record(records / one) for one in experiments or REGRET]
+        opened = [record(records / one) for one in experiments or ARENAS]
         written += render.write_regret(opened, folder, drawn, metric, tex=tex)
     if documents:
         written += slots.render_documents()

@@ -38,9 +38,7 @@ BEGUN = f"{RECORDS}/searches/{{experiment}}.json"
 """What is committed of a search whose runs are to come, so that another machine goes on from it."""
 
 ARENAS = ("needs", "label-skew", "views")
-"""The experiments with a record that others are compared with."""
-REGRET = ("needs", "label-skew")
-"""Those over which regret is shown: every method is tuned there for itself by one rule."""
+"""The experiments that others are compared with: each method is tuned there, by one rule."""
 
 SUMMARY_TABLES = ("runs", "rounds", "clients", "timings")
 METHODS = "methods.json"

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from fedsdg.config.layers import load
-from fedsdg.files.places import ARENAS, REGRET
+from fedsdg.files.places import ARENAS
 from fedsdg.methods.families import METHODS
 from tests.documents.pages import ROOT, pages
 
@@ -42,7 +42,7 @@ def test_it_counts_methods_and_rows_as_they_are():
     assert counted
 
 
-@pytest.mark.parametrize("arena", REGRET)
+@pytest.mark.parametrize("arena", ARENAS)
 def test_the_reproduced_rows_are_rows_of_the_arena(arena):
     whole, made = load([arena]), load([arena, "reproduced"])
     assert [whole.method(entry.label) for entry in made.methods] == [*made.methods]
