@@ -64,8 +64,6 @@ _FORMS = {
     "model": "is {value}, but must be a mapping of keys to values",
     "dict": "is {value}, but must be a mapping of keys to values",
 }
-_NUMERIC = ("int_type", "float_type")
-_YAML_HINT = " (YAML reads 1e-4 as text: write 0.0001 or 1.0e-4)"
 
 
 def error_sentence(
@@ -101,24 +99,14 @@ def error_sentence(
     if kind == "literal_error":
         choices = str(context["expected"]).replace(" or ", ", ").replace("'", "").split(", ")
         close = closest(first["input"], choices)
-    value = first["input"]
-    is_text = kind in _NUMERIC and _is_number(value)
     text = form.format(
-        value=f"the text {shortened(value)}" if is_text else shortened(value),
+        value=shortened(first["input"]),
         key=key,
         close=close,
         meaning=f": {meaning}" if meaning else "",
         **context,
     )
-    return ConfigError(text + _YAML_HINT if is_text else text, place)
-
-
-def _is_number(value: Any) -> bool:
-    """Return whether a value is a number that YAML took for a text."""
-    try:
-        return isinstance(value, str) and float(value) is not None
-    except ValueError:
-        return False
+    return ConfigError(text, place)
 
 
 def _located(location: tuple[Any, ...], given: Any) -> str:

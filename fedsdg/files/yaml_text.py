@@ -1,4 +1,7 @@
-"""YAML as people mean it: what YAML 1.1 would change in silence is refused, with its line."""
+"""YAML as people mean it.
+
+1e-4 is a number. What YAML 1.1 would change in silence is refused, with its line.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +51,9 @@ class _StrictLoader(_SafeLoader):
 
 _StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.number)
 _StrictLoader.add_constructor("tag:yaml.org,2002:float", _StrictLoader.number)
+# A number in YAML 1.2 and in JSON, a text in YAML 1.1.
+_WITHOUT_A_POINT = re.compile(r"[-+]?[0-9]+[eE][-+][0-9]+")
+_StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", _WITHOUT_A_POINT, [*"-+0123456789"])
 
 
 def read_yaml(text: str | bytes, place: str) -> Any:

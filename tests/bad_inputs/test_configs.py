@@ -21,7 +21,7 @@ REFUSED = [
         "methods.fedprox.mu is -1, but must be at least 0",
     ),
     ("methods", [{"type": "fedprox", "mu": True}], "methods.fedprox.mu is True, but must be a num"),
-    ("methods", [{"type": "fedprox", "mu": "1e-4"}], "YAML reads 1e-4 as text"),
+    ("methods", [{"type": "fedprox", "mu": "1e-4"}], "mu is '1e-4', but must be a number"),
     ("methods", [{"mu": 1}], "with a 'type'"),
     ("methods", [{"type": "scaffold", "optimiser": "adam"}], "prescribes sgd; remove"),
     ("methods", [{"type": "cgsv", "floor": 1}], "methods.cgsv.floor is 1, but must be at most"),

@@ -94,12 +94,12 @@ def test_what_yaml_would_change_in_silence_is_refused(text, sentence):
 
 
 def test_yaml_that_is_well(tmp_path):
-    text = "a: &a {x: 1}\nb: {<<: *a, y: 0.5}\nc: '1:30'\nd: 1e-4\ne: 1.0e-4\nf: 0"
+    text = "a: &a {x: 1}\nb: {<<: *a, y: 0.5}\nc: '1:30'\nd: -1e-4\ne: 1.0e-4\nf: 0"
     assert read_yaml(text, "") == {
         "a": {"x": 1},
         "b": {"x": 1, "y": 0.5},
         "c": "1:30",
-        "d": "1e-4",
+        "d": -1e-4,
         "e": 1e-4,
         "f": 0,
     }

@@ -66,7 +66,7 @@ class Pot(Part):
     ("given", "sentence"),
     [
         ({"heat": 2}, "pot.soup.heat is 2, but must be at most 1"),
-        ({"heat": "2e-1"}, "pot.soup.heat is the text '2e-1', but must be a number (YAML reads"),
+        ({"heat": "2e-1"}, "pot.soup.heat is '2e-1', but must be a number"),
         ({"heat": True}, "pot.soup.heat is True, but must be a number"),
         ({"heat": float("inf")}, "pot.soup.heat is inf, but must be a"),
         ({"head": 1}, "pot.soup has an unknown key 'head'; did you mean 'heat'?"),

@@ -38,8 +38,8 @@ def test_in_a_checkout_and_in_sources_that_were_copied_it_lies_beside_the_packag
 
 def test_in_an_installed_package_only_its_own_copies_count(package):
     filled(package.parent / "config/needs.yaml")  # Of somebody else among the installed.
-    filled(package / INSIDE / "config/mnist-views.yaml")
-    assert shipped("config/mnist-views.yaml", package) == package / INSIDE / "config/mnist-views.yaml"
+    own = filled(package / INSIDE / "config/label-skew.yaml")
+    assert shipped("config/label-skew.yaml", package) == own
     assert shipped("config", package).is_dir()
     with pytest.raises(FileNotFoundError, match="brings less than the repository has"):
         shipped("config/needs.yaml", package)
