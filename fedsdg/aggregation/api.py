@@ -167,7 +167,7 @@ def aggregate(
 
     plan, kept = apply_plan(made, rows, cohort, context, current, on_nonfinite, write)
     for name in others:
-        values = [sent["update"][ids[k]][name] for k in kept]
+        values = [sent["update"][ids[kept[k]]][name] for k in plan.rows or range(len(kept))]
         outs[name].copy_(buffer_rules.combine(origin[name], values, buffers))
     weights = cohort.weights(plan, kept)
     facts = cohort.diagnostics(plan, kept, context)
@@ -210,7 +210,8 @@ def apply_plan(
             faults = nonfinite_by_row(rows[name] for name in {"update", *rule.reads})
             if not faults:
                 raise error.naming([cohort.ids[k] for k in kept]) from error
-            kept = cohort.drop(faults, on_nonfinite)
+            clients = {row: counts for row, counts in faults.items() if row >= 0}
+            kept = cohort.drop(clients or faults, on_nonfinite)
         rows = {name: upload.subset(kept) for name, upload in rows.items()}
         context = context.subset(kept)
 

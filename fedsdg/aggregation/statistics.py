@@ -116,7 +116,7 @@ def weighted_sum(block: Block, weights: np.ndarray, outs: list[Tensor]) -> bool:
     used, finite = np.flatnonzero(weights), True
     w = torch.as_tensor(weights[used], device=block.first.device)
     for pieces, columns in gathered(block, used.tolist() or [1]):
-        sums = w @ columns.double() if len(used) else columns[0].double() * 0
+        sums = w @ columns.double() if len(used) else torch.zeros_like(columns[0]).double()
         finite &= _write(pieces, outs, sums)
     return finite
 

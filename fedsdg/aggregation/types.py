@@ -318,8 +318,9 @@ class Wrapper(Rule):
 
 
 # A wrapper takes these from its inner rule.
-_ATTRIBUTES = ("reads", "needs", "probes", "server_prior")
+_ATTRIBUTES = ("reads", "needs", "probes", "server_prior", "clusters")
 _METHODS = ("require", "init", "broadcast", "models", "mixing", "partial")
+_METHODS += ("with_clusters", "with_labels")
 for _name in _ATTRIBUTES + _METHODS:
     setattr(Wrapper, _name, property(lambda self, name=_name: getattr(self.inner, name)))  # type: ignore[misc]
 

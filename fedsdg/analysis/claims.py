@@ -92,10 +92,12 @@ class Claim:
 
     @property
     def range(self) -> tuple[float, float]:
-        """The range in which the number is claimed to lie, infinite on an open side."""
+        """The closed range in which the number is claimed to lie; > and < exclude their bound."""
         first, *second = [float(number) for number in re.findall(_NUMBER, self.holds)]
-        if not second:
-            return (first, np.inf) if ">" in self.holds else (-np.inf, first)
+        if ">" in self.holds:
+            return np.nextafter(first, np.inf), np.inf
+        if "<" in self.holds:
+            return -np.inf, np.nextafter(first, -np.inf)
         if "±" in self.holds:
             return first - second[0], first + second[0]
         return min(first, second[0]), max(first, second[0])

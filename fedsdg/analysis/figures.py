@@ -211,6 +211,7 @@ def partition(record: Record) -> pd.DataFrame:
     """Samples of every class at every client (training, validation and test), lowest seed."""
     files = [*record.folder.glob("partitions/*/*/*/*.parquet")]
     files.sort(key=lambda file: natural_order(str(file)), reverse=True)
+    several = len({file.parents[2] for file in files}) > 1
     parts = [pd.DataFrame()]
     # Of every folder the file that comes last in this order, that of the lowest seed.
     for file in reversed({file.parent: file for file in files}.values()):
@@ -218,7 +219,7 @@ def partition(record: Record) -> pd.DataFrame:
         counts = pd.crosstab(rows["client"], rows["label"].rename("class"))
         place = {
             "experiment": record.name,
-            "cell": file.parent.name,
+            "cell": f"{file.parents[2].name}:" * several + file.parent.name,
             "seed": file.stem.removeprefix("seed~"),
         }
         counts = counts.reset_index().assign(**place)

@@ -118,7 +118,7 @@ def _rows_by_run(record: Record, table: str, columns: tuple[str, ...]) -> dict[i
         rows = record.rows(table, columns)[["run", *columns]]
     there = rows[[name for name in columns if name not in _PLACES]].notna()
     complete = there.groupby(rows["run"]).transform("any").all(axis=1)
-    runs = rows[complete & there.any(axis=1)].groupby("run")
+    runs = rows[complete & (there.any(axis=1) | there.columns.empty)].groupby("run")
     return {int(own["run"].to_numpy()[0]): own for _, own in runs}
 
 

@@ -69,8 +69,10 @@ def intervals(verdicts: Collection[Verdict]) -> Table:
         if verdict.n
     }
     columns = ["metric", "at", "n", "mean", "low", "high", "low_99", "high_99", "verdict"]
-    numbers = pd.concat(parts, names=["claim"]).reset_index("claim")
-    numbers = numbers[["claim", "of", "against", *columns]]
+    columns = ["claim", "of", "against", *columns]
+    if not parts:
+        parts = {"": pd.DataFrame(columns=columns[1:])}
+    numbers = pd.concat(parts, names=["claim"]).reset_index("claim")[columns]
     return Table("claims", RULE, numbers, numbers)
 
 
@@ -137,7 +139,7 @@ def _column(place: str, root: Path) -> pd.DataFrame:
     if metric not in METRICS:
         raise ValueError(f"there is no metric {metric!r}{hint(metric, METRICS)}")
     numbers = means(record(root / RECORDS / arena), [metric])
-    numbers = numbers[(numbers["cell"] == cell) & (numbers["at"] == "selected")]
+    numbers = numbers[(numbers["cell"] == cell) & (numbers["at"] != "end")].assign(at="selected")
     if numbers.empty:
         raise ValueError(f"no run of {key} has the metric {metric!r}")
     return numbers.assign(head=head.replace("_", " "))

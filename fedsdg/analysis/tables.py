@@ -118,8 +118,8 @@ def regrets(records: Sequence[Record], metric: str = "accuracy") -> pd.DataFrame
         metric: In which the methods are compared.
 
     Returns:
-        ``KEY``, ``metric`` ("regret"), ``at``, ``n``, ``mean``, ``std``, ``low``, ``high``,
-        ``tied`` (see ``statistics.regret``), ``oracle``.
+        ``KEY``, ``metric`` ("regret", or "regret_METRIC" of another than accuracy), ``at``, ``n``,
+        ``mean``, ``std``, ``low``, ``high``, ``tied`` (see ``statistics.regret``), ``oracle``.
     """
     parts = [pd.DataFrame(columns=[*KEY, "at", "value", "tied"])]
     for record in records:
@@ -127,7 +127,8 @@ def regrets(records: Sequence[Record], metric: str = "accuracy") -> pd.DataFrame
             oracles = [label for label in values_there["method"].unique() if is_oracle(label)]
             gaps = statistics.regret(values_there, oracles)
             parts.append(gaps.merge(values_there.drop(columns="value"), on=["method", "seed"]))
-    gaps = pd.concat(parts).assign(metric="regret").astype({"value": float, "tied": bool})
+    name = "regret" if metric == "accuracy" else f"regret_{metric}"
+    gaps = pd.concat(parts).assign(metric=name).astype({"value": float, "tied": bool})
     numbers = statistics.interval(gaps, [*KEY, "metric", "at", "tied"])
     numbers = numbers.assign(oracle=numbers["method"].map(is_oracle))
     return in_order(numbers[[*KEY, "metric", "at", *_NUMBERS, "tied", "oracle"]])

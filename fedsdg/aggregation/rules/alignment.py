@@ -38,8 +38,8 @@ class Alignment(Rule):
     "softmax" (not Eq. 10), w = softmax(cosine / temperature); then w <- (1 - s) w + s / M for
     smoothing s; what exceeds max_weight (ValueError if below 1/M) is spread over the others in
     proportion.
-    Diagnostics: alignment [M], cosine [M], update_norm [M] (before clipping), mean_norm,
-    degenerate (0 or 1).
+    Diagnostics: alignment [M], cosine [M], update_norm [M] (of what is compared, before
+    clipping), mean_norm, degenerate (0 or 1).
     """
 
     epsilon: Annotated[float, Field(ge=1e-300, le=0.01)] = 1e-8
@@ -74,7 +74,8 @@ class Alignment(Rule):
         compared, size = rows[self.reads[-1]], rows["update"].size
         s = compared.measure()
         norms = s.norms
-        factors = clip_factors(norms, self.clip_norm)
+        whole = norms if self.clip_norm is None else rows["update"].measure().norms
+        factors = clip_factors(whole, self.clip_norm)
         if (factors < 1).any():
             s = compared.measure(factors / size)
             s = Statistics(factors * s.norms, factors * s.dots, s.reference_norm)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from fedsdg.aggregation.rows import Rows
 from fedsdg.aggregation.types import Combination, Context, Plan, State, Wrapper
 
@@ -20,7 +22,8 @@ class Compensated(Wrapper):
     def plan(self, rows: Mapping[str, Rows], context: Context, state: State) -> Plan:
         """Return the plan of the round."""
         plan = self.inner.plan(rows, context, state)
-        if context.ages is None or not context.ages.any():
+        resting = not np.any(getattr(plan.step, "coefficients", 1))
+        if context.ages is None or not context.ages.any() or resting:
             return plan
         if plan.weights is None or not isinstance(plan.step, Combination):
             raise ValueError(

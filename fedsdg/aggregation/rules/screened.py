@@ -102,7 +102,11 @@ class Screened(Wrapper):
         size = len(context.clients)
         if not len(kept):
             return Plan(Combination(np.zeros(size)), None, state)
-        fewer = {name: upload.subset(kept.tolist()) for name, upload in rows.items()}
+        fewer = {
+            # `server` has a row for each model.
+            name: upload if name == "server" else upload.subset(kept.tolist())
+            for name, upload in rows.items()
+        }
         self.inner.require(len(kept), context.num_clients)
         plan = self.inner.plan(fewer, context.subset(kept), state)
         facts = {
