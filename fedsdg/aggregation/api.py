@@ -210,8 +210,9 @@ def apply_plan(
             faults = nonfinite_by_row(rows[name] for name in {"update", *rule.reads})
             if not faults:
                 raise error.naming([cohort.ids[k] for k in kept]) from error
-            clients = {row: counts for row, counts in faults.items() if row >= 0}
-            kept = cohort.drop(clients or faults, on_nonfinite)
+            if on_nonfinite == "drop":  # theta_g may be one that the rule does not read
+                faults = {row: n for row, n in faults.items() if row >= 0} or faults
+            kept = cohort.drop(faults, on_nonfinite)
         rows = {name: upload.subset(kept) for name, upload in rows.items()}
         context = context.subset(kept)
 

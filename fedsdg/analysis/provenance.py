@@ -160,7 +160,7 @@ def _trace_runs(root: Path, row: Mapping[str, str]) -> Trace:
 def _runs_of(root: Path, key: str) -> pd.DataFrame:
     """Return the runs of a row with their origins."""
     experiment, cell, method = key.split("/")
-    folders = [file.parent.name for file in (root / RECORDS).glob("*/runs.parquet")]
+    folders = [file.parent.name for file in (root / RECORDS).glob("[!.]*/runs.parquet")]
     if experiment not in folders:
         raise ValueError(f"there is no record of {experiment!r}{hint(experiment, folders)}")
     opened = record(root / RECORDS / experiment)

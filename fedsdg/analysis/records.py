@@ -34,7 +34,6 @@ class Record:
 
     Attributes:
         folder: The folder.
-        inputs: The files that were read so far.
         methods: Label → title, family, personal, oracle and order, as methods.json has them.
 
     Raises:
@@ -45,7 +44,6 @@ class Record:
     def __init__(self, folder: str | Path) -> None:
         """Open a folder and read which methods it has."""
         self.folder = Path(folder)
-        self.inputs: list[Path] = []
         self.methods: dict[str, dict[str, Any]] = self.json("methods.json")
         self._columns: dict[tuple[str, str], pa.ChunkedArray] = {}
         self._places: dict[str, np.ndarray] = {}
@@ -54,7 +52,7 @@ class Record:
     @cached_property
     def runs(self) -> pd.DataFrame:
         """All runs, failed ones included, with their configs, hashes and stored metrics."""
-        file = self._file("runs.parquet")
+        file = self.folder / "runs.parquet"
         frame = guarded(file, read_parquet).to_pandas()
         if frame.empty:
             raise damaged(file, "it holds no run")
@@ -97,13 +95,7 @@ class Record:
 
     def json(self, name: str) -> Any:
         """Return what a JSON file of the folder holds."""
-        return guarded(self._file(name), read_json)
-
-    def _file(self, name: str) -> Path:
-        file = self.folder / name
-        if file not in self.inputs:
-            self.inputs.append(file)
-        return file
+        return guarded(self.folder / name, read_json)
 
     def _column(self, table: str, name: str) -> pa.ChunkedArray | None:
         """Return a column, read once; None if no run has it.
@@ -111,7 +103,7 @@ class Record:
         Records have single precision where that is enough; sums over them are to be in double.
         """
         if (table, name) not in self._columns:
-            file = self._file(f"{table}.parquet")
+            file = self.folder / f"{table}.parquet"
             if name in guarded(file, pq.read_schema).names:
                 column = guarded(file, read_parquet, columns=[name])[name]
                 self._columns[table, name] = column.cast(_DOUBLE.get(column.type, column.type))
@@ -120,7 +112,7 @@ class Record:
     def _runs_of(self, table: str) -> np.ndarray:
         """Return the run of every row of a table, as its place in ``runs``."""
         if table not in self._places:
-            files = [self._file(f"{name}.parquet") for name in (table, "runs")]
+            files = [self.folder / f"{name}.parquet" for name in (table, "runs")]
             identities = (guarded(file, read_parquet, columns=IDENTITY) for file in files)
             rows, runs = map(folders_of, identities)
             places = pc.index_in(rows, runs)

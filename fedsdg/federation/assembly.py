@@ -17,6 +17,7 @@ from fedsdg.federation import preparation
 from fedsdg.federation.conditions.attack import Attackers
 from fedsdg.federation.conditions.compute import Compute
 from fedsdg.federation.conditions.condition import Condition
+from fedsdg.federation.conditions.dropout import Dropout
 from fedsdg.federation.conditions.quantisation import Quantisation
 from fedsdg.federation.data_sharing import DataSharing
 from fedsdg.federation.losses import Loss
@@ -101,7 +102,8 @@ def assemble(
         benchmark, partition = take_benchmark(partition, benchmark_images, generator)
     _require_benchmark(rule, benchmark)
     if sharing.central:
-        conditions = [one for one in conditions if not isinstance(one, Quantisation)]
+        # They befall what clients send, and none does.
+        conditions = [one for one in conditions if not isinstance(one, Quantisation | Dropout)]
     test = preparation.test_set(partition, global_images, seed)
     data = preparation.client_data(partition, test, benchmark, held_out, seed)
     for part in (*conditions, stopping, sharing):

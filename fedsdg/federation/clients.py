@@ -125,12 +125,13 @@ def draw_batches(setup: Setup, purpose: str, t: int, client: int, epochs: int) -
 def updated_rows(view: RoundView) -> PendingRows:
     """Return what clients keep after a round.
 
-    Clients that sent nothing keep their previous term state. What a probe uploads under a name
-    that clients keep, they keep.
+    Clients whose update is not sent or is thrown away keep their previous term state. What a probe
+    uploads under a name that clients keep, they keep.
     """
     results = view.results
     present = view.participation.present
-    sending = view.participation.sends
+    coming = [sent.clients for sent in (view.arrived, view.after.in_flight) if sent is not None]
+    sending = view.participation.sends & np.isin(present, np.concatenate(coming))
     sends = torch.from_numpy(sending).to(results.theta.device)
     rows = {name: value.clone() for name, value in view.tasks.kept.items()}
     for name, value in results.kept.items():
@@ -143,6 +144,6 @@ def updated_rows(view: RoundView) -> PendingRows:
     rows["private"] = view.setup.own_rows(results)
     counts = copy.deepcopy(view.store.counts)
     counts.trained[present] = view.t
-    counts.sent[present[sending]] = view.t
+    counts.sent[view.arrived.clients] = view.t
     counts.steps[present] += results.counts["steps"]
     return PendingRows(view.store, present, rows, counts)

@@ -57,7 +57,7 @@ def model_scores(
 ) -> Measured:
     """Return `scores` [M, C], each client's training loss under models of the server.
 
-    A client tries its own and `request.sample` others; the rest is NaN.
+    A client tries all, or `request.sample` models other than its own; the rest is NaN.
     """
     if request.rounds is not None and t > request.rounds:
         return Measured()

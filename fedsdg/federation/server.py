@@ -142,9 +142,9 @@ def require_outcome(setup: Setup, outcome: Aggregate, arrived: Updates) -> None:
             f"{returned} steps {list(outcome.steps.shape)}; return finite numbers {shape}, a row "
             "for each model of the server"
         )
-    of_clients = {"alignment", *(one.name for one in setup.declared_columns)}
+    of_clients = {one.name for one in setup.declared_columns if one.table == "diagnostics"}
     for name, value in outcome.diagnostics.items():
-        if name in of_clients and np.ndim(value) and np.shape(value) != (len(arrived),):
+        if name in of_clients | {"alignment"} and np.shape(value) != (len(arrived),):
             raise RuleFault(
                 f"{returned} the diagnostic {name!r} of shape {list(np.shape(value))}; it is "
                 f"recorded with the clients: return {[len(arrived)]}"

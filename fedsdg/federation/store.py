@@ -22,7 +22,7 @@ class Counts:
     trained: np.ndarray
     "the last round in which each trained; 0: never"
     sent: np.ndarray
-    "the last round in which each sent something; 0: never"
+    "the last round in which an update of each arrived; 0: never"
     steps: np.ndarray
     "local steps so far"
 

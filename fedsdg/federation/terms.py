@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Term(Part):
     """Base of terms; this one is 0, keeps nothing and sends nothing."""
 
-    optimiser: ClassVar[str | None] = None
-    "the optimiser that the term needs; None: any"
+    plain: ClassVar[bool] = False
+    "whether it takes clients to train by SGD without momentum"
     keeps: ClassVar[tuple[str, ...]] = ()
     "names of the vectors [d] that a client keeps for the term between rounds, 0 at first"
     reset_after_absence: ClassVar[tuple[str, ...]] = ()
@@ -94,7 +94,7 @@ class ControlVariates(Term):
     The correction follows clipping. After K steps from x to y, c_i <- c_i - c + (x - y) / (K eta).
     """
 
-    optimiser: ClassVar[str | None] = "sgd"
+    plain: ClassVar[bool] = True
     keeps: ClassVar[tuple[str, ...]] = ("control",)
 
     def correct(self, rows: Rows) -> None:

@@ -69,6 +69,8 @@ class Method:
                 raise ValueError(f"{self.title}: its {what} is {fault}")
         if type(self.rule).plan is Rule.plan:
             raise ValueError(f"{self.title}: its rule {type(self.rule).__name__} defines no `plan`")
+        if self.optimiser != "sgd" and any(term.plain for term in self.terms):
+            raise ValueError(f'{self.title}: a term of it needs SGD; add optimiser="sgd"')
         if lacking := set(self.fixed) - set(parameters(*self.parts)):
             raise ValueError(
                 f"{self.title} fixes {', '.join(sorted(lacking))}, which none of its parts has; "

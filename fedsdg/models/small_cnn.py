@@ -96,12 +96,21 @@ class SmallCnn(ClientModel):
     """
 
     def __init__(self, architecture: CnnArchitecture, num_classes: int, **options: Any) -> None:
+        self.all_specs = cnn_layout(architecture, num_classes).communicated
         self.layout = cnn_layout(architecture, num_classes, **options)
 
     def initial_values(self, generator: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Draw weights and biases as torch's layers start: uniform(±1/√fan_in)."""
-        shared = _first_row(self.layout.communicated, generator)
-        return shared, _first_row(self.layout.private, generator)
+        values: dict[str, Tensor] = {}
+        bound = 0.0
+        for spec in self.all_specs:  # in one order, whatever is private
+            if spec.name.endswith(".weight"):  # the bias follows, with the same bound
+                bound = 1.0 / math.sqrt(math.prod(spec.shape[1:]))
+            drawn = generator.uniform(-bound, bound, spec.size)
+            values[spec.name] = torch.from_numpy(drawn).to(torch.float32)
+        rows = (self.layout.communicated, self.layout.private)
+        shared, private = ([values[spec.name] for spec in specs] for specs in rows)
+        return torch.cat([torch.zeros(0), *shared]), torch.cat([torch.zeros(0), *private])
 
     def effective_weights(
         self, parameters: Mapping[str, Tensor], private: bool = True
@@ -148,17 +157,6 @@ def cnn_scores(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
         x = max_pool2d(x, 2).relu()  # the other order is the same with four times the ReLUs
     x = linear(x.flatten(1), weights["hidden.weight"], weights["hidden.bias"]).relu()
     return linear(x, weights[HEAD[0]], weights[HEAD[1]])
-
-
-def _first_row(specs: Sequence[ParameterSpec], generator: np.random.Generator) -> Tensor:
-    values = [torch.zeros(0)]
-    bound = 0.0
-    for spec in specs:
-        if spec.name.endswith(".weight"):  # the bias follows, with the same bound
-            bound = 1.0 / math.sqrt(math.prod(spec.shape[1:]))
-        drawn = generator.uniform(-bound, bound, spec.size)
-        values.append(torch.from_numpy(drawn).to(torch.float32))
-    return torch.cat(values)
 
 
 def _client_by_client(

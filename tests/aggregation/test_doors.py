@@ -9,6 +9,7 @@ from fedsdg.aggregation.errors import NonFiniteError
 from fedsdg.aggregation.rules.alignment import Alignment
 from fedsdg.aggregation.rules.krum import Krum
 from fedsdg.aggregation.rules.mean import Mean
+from fedsdg.aggregation.rules.screened import Screened
 
 from . import cohorts
 
@@ -220,6 +221,15 @@ def test_a_dropped_client_has_no_say_in_buffers():
     assert made.parameters["n"].item() == 3
 
 
+def test_a_blocked_client_has_no_say_in_buffers():
+    theta = {"w": torch.zeros(2), "n": torch.tensor(0)}
+    clients = [{"w": torch.ones(2) + k / 9, "n": torch.tensor(k)} for k in range(6)]
+    clients[5]["w"] *= -50
+    rule = Screened(inner=Mean(weights="uniform"), strikes=1)
+    made = aggregate(rule, theta, clients, num_clients=6)
+    assert made.weights[5] == 0 and made.parameters["n"].item() == 4
+
+
 def test_tied_weights_count_once_and_stay_tied():
     def net(values):
         shared = torch.tensor(values)
@@ -397,6 +407,9 @@ def test_parameters_of_the_server_that_no_step_reads_may_be_nan():
     theta = {"w": torch.tensor([torch.nan, 2.0])}
     made = aggregate("fedavg-uniform", theta, CLIENTS).parameters["w"]
     assert made.tolist() == pytest.approx([1.2, 6.5 / 3])
+    faulty = [*CLIENTS, {"w": torch.tensor([torch.nan, 2.0])}]
+    made = aggregate("coordinate-median", theta, faulty, on_nonfinite="drop")
+    assert made.parameters["w"].tolist() == pytest.approx([1.5, 2.3])
 
 
 def test_tensors_without_numbers():
@@ -512,6 +525,10 @@ def test_scope_adapters_compares_without_the_head():
     adapters = [{n: v for n, v in p.items() if n != "head.w"} for p in (theta, *clients)]
     norms = np.linalg.norm(cohorts.updates(adapters[0], adapters[1:]), axis=1)
     assert made.diagnostics["update_norm"] == pytest.approx(norms)
+    big = {"a": np.zeros(1), "head.w": np.zeros(1)}
+    sent = [{"a": np.array([0.5]), "head.w": np.array([100.0])}] * 3
+    clipped = aggregate(Alignment(scope="adapters", clip_norm=1.0), big, sent).parameters
+    assert np.hypot(clipped["a"][0], clipped["head.w"][0]) == pytest.approx(1.0)
     with pytest.raises(ValueError, match="all tensors belong to the head"):
         aggregate(Alignment(scope="adapters"), {"head.w": np.ones(1)}, [{"head.w": np.ones(1)}])
 

@@ -310,8 +310,10 @@ def test_late_updates_weigh_less(context):
     assert made.steps.item() == pytest.approx((weights / weights.sum()) @ [1.0, 2.0, 4.0])
     on_time = Compensated(inner=Mean(weights="uniform"))(given, context(3), {})
     assert on_time.weights.tolist() == [1 / 3] * 3
-    with pytest.raises(ValueError, match="which has no weights"):
+    with pytest.raises(ValueError, match="no weighted sum of updates"):
         Compensated(inner=CoordinateMedian())(given, context(3, ages=np.array([0, 1, 0])), {})
+    late = context(3, ages=np.array([0, 1, 0]))
+    assert not Compensated(inner=NoAggregation())(given, late, {}).steps.any()
     assert Compensated(inner=Cgsv()).needs == "client_samples"
     assert set(Compensated(inner=Scaffold()).init(2, np.ones(2))) == {"control"}
 
@@ -371,8 +373,24 @@ def test_screening_leaves_nan_out_and_works_with_any_rule(context):
         Screened(inner=Mean())(all_broken, context(4), Screened(inner=Mean()).init(3, np.ones(4)))
     rule = Screened(inner=Mean(weights="uniform"))
     everyone = {**rule.init(10, np.ones(6)), "blocked": torch.ones(6, dtype=torch.int64)}
-    stays = rule(outlier(), context(6), everyone)
-    assert stays.weights is None and not stays.steps.any()
+    for given in (outlier(), {"update": torch.full((6, 10), torch.nan)}):
+        stays = rule(given, context(6), everyone)
+        assert stays.weights is None and not stays.steps.any()
+
+
+class Towards(Rule):
+    reads = ("update", "server")
+
+    def plan(self, rows, context, state):
+        assert rows["server"].size == 1
+        return Plan(Combination(np.full(rows["update"].size, 1 / rows["update"].size)), None, state)
+
+
+def test_the_servers_own_update_is_no_clients(context):
+    given = {**outlier(), "server": torch.zeros(1, 10)}
+    told, rule = context(6), Screened(inner=Towards(), strikes=1)
+    made = rule(given, told, rule.init(10, told.client_samples))
+    assert made.steps[0].numpy() == pytest.approx(given["update"][1:].mean(0).numpy())
 
 
 def test_a_client_that_points_elsewhere_is_an_outlier():

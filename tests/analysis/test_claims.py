@@ -74,6 +74,9 @@ def claim(holds, of="e/iid@half/a", **given):
         (0.0, 0.5, "0 ± 3", "supported"),
         (0.0, 1.5, "-3..3", "undecided"),
         (9.0, -9.0, "-3..3", "refuted"),
+        (-FIVE, -FIVE, "> 0", "refuted"),
+        (-FIVE, -FIVE, "< 0", "refuted"),
+        (-FIVE, -FIVE, "0 ± 0", "supported"),
     ],
 )
 def test_the_99_percent_interval_of_both_readings_decides(tmp_path, selected, end, holds, word):
@@ -296,6 +299,7 @@ def test_slots_are_filled_in_place(root):
     assert readme.endswith(", `<!-- id word -->…<!-- / -->`\n")
     assert "[93.0 % [91.8, 94.2] †](claims.md#seen)" in (root / "docs/findings.md").read_text()
     assert "**supported**" in (root / "docs/claims.md").read_text()
+    assert slots.intervals([judge(claim("> 0", "f/iid/a"), root)]).csv().count("\n") == 1
     rows = pd.read_csv(root / slots.NUMBERS)
     assert list(rows["claim"]) == ["better", "better", "seen", "seen"]
     assert rows["mean"].to_list() == pytest.approx([13, 13, 93, 93])
@@ -311,6 +315,9 @@ def test_lines_of_a_table_are_filled_in(root):
     lines = (root / "README.md").read_text().splitlines()
     cells = [line.split("|")[1].strip() for line in lines if line.startswith("|")]
     assert cells[2:] == ["fedsdg", "fedavg"] and "93.0" in lines[3]
+    (root / "README.md").write_text(slot.replace(":accuracy:", ":megabytes:"))
+    slots.render_documents(root)
+    assert "| fedavg" in (root / "README.md").read_text(), "a metric with one reading"
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,7 @@ def test_regret_is_measured_against_a_best_chosen_elsewhere(small):
     assert (row["mean"], row["tied"], row["oracle"]) == (pytest.approx(gaps.mean()), False, False)
     assert number(made, "known", "regret")["oracle"]
     assert made.text.loc["fedsdg"]["small, IID, half"].startswith("**0.0")
+    assert set(regret([small], "accuracy_b").numbers["metric"]) == {"regret_accuracy_b"}
 
 
 def test_a_metric_of_a_user_has_a_table(small, monkeypatch):

@@ -106,6 +106,13 @@ class Odd(Mean):
         return outcome._replace(diagnostics={"alignment": np.ones(2)})
 
 
+class Single(Odd):
+    """Returns one number for a diagnostic of clients."""
+
+    def __call__(self, uploads, context, state):
+        return super().__call__(uploads, context, state)._replace(diagnostics={"alignment": 0.5})
+
+
 class Undefined(Mean):
     """Returns a diagnostic of the round that is no number."""
 
@@ -133,10 +140,11 @@ class Crooked(Proximal):
         ({"conditions": [Attackers(attack=Infinite(), share=0.34)]}, NonFiniteError, "client"),
         ({"rule": Wide()}, RuleFault, r"round 1.*Wide.*\[1, 259\].*\[1, 260\]"),
         ({"rule": Odd()}, RuleFault, r"round 1.*Odd.*'alignment'.*\[6\]"),
+        ({"rule": Single()}, RuleFault, r"round 1.*Single.*'alignment'.*\[6\]"),
         ({"rule": Undefined()}, RuleFault, r"round 1.*Undefined.*nan.*'spread'"),
         ({"terms": (Crooked(),)}, ValueError, r"Crooked.*'control'"),
     ],
-    ids=["attack", "no number", "rule", "diagnostic", "number", "term"],
+    ids=["attack", "no number", "rule", "diagnostic", "one diagnostic", "number", "term"],
 )
 def test_a_part_that_returns_what_it_must_not_is_named(parts, error, said):
     fails(federation(**parts), error, said)

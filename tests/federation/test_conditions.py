@@ -9,6 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsdg.aggregation.rules.clusters import Clustered
+from fedsdg.aggregation.rules.scaffold import Scaffold
 from fedsdg.federation import rounds
 from fedsdg.federation.conditions.attack import (
     Attackers,
@@ -33,7 +35,7 @@ from fedsdg.federation.data_sharing import Central, SharedSamples
 from fedsdg.federation.personalisation import OwnHead
 from fedsdg.federation.server import upload
 from fedsdg.federation.stopping import Inexactness
-from fedsdg.federation.terms import Proximal, Term
+from fedsdg.federation.terms import ControlVariates, Proximal, Term
 from tests.federation.small import federation, run, stored, trained, vit
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-12}
@@ -203,6 +205,26 @@ def test_discarded_updates_never_arrive():
     assert all(row["arrived"] == 2 for row in done.rounds)
     assert sum(row["discarded"] for row in done.rounds) == sum(row["late"] for row in done.rounds)
     assert not any("age" in row for row in done.clients)
+
+
+@pytest.mark.parametrize("late", ["discard", "compensate"])
+def test_what_terms_keep_follows_what_arrives(late):
+    clock = Compute(slowest=1, fastest=30, arrivals=2, late=late)
+    done = run(timed(clock, rule=Scaffold(), terms=(ControlVariates(),)))
+    arrived = np.zeros(8, dtype=int)
+    for row in done.clients:
+        if "weight" in row:
+            arrived[row["client"]] = row["round"]
+    assert done.store.counts.sent.tolist() == arrived.tolist()
+    if late == "discard":  # c is the mean of all c_i
+        kept = done.store.read("control", np.arange(8))
+        torch.testing.assert_close(kept.mean(0), done.server.state["control"], **CLOSE)
+
+
+def test_clusters_that_are_known_stay_known_with_a_clock():
+    rule = Clustered(clusters=2, assignment="known")
+    done = run(timed(Compute(deadline=1000.0), rule=rule))
+    assert {*done.server.state["assignment"].tolist()} == {0, 1}
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(0, 200))
@@ -416,3 +438,10 @@ def test_central_training_visits_all_samples_before_it_visits_one_again():
     assert sorted(seen[: len(pool)]) == pool
     done = run(setup)
     assert all((row["bytes_up"], row["bytes_down"]) == (0, 0) for row in done.rounds)
+    befalling = [Attackers(attack=SignFlip(), share=0.4), Dropout(probability=0.9)]
+    for seed in range(3):
+        made = [
+            run(federation(parts={"sharing": Central()}, conditions=conditions, seed=seed)).theta
+            for conditions in ([], befalling)
+        ]
+        assert torch.equal(*made), "nothing is sent that could be lost or changed"

@@ -197,6 +197,8 @@ def test_contributions_of_a_run_sum_to_what_the_last_step_has_gained():
     both = [row["shapley"] for row in done.clients if row["round"] == 2]
     assert sum(both) == pytest.approx(value(results.theta.mean(0)) - value(before))
     assert not any("shapley" in row for row in done.clients if row["round"] == 1)
+    several = run(federation(observers=[Shapley()], rounds=1, rule=Clustered(clusters=2)))
+    assert not any("shapley_estimate" in row for row in several.clients), "there is no one model"
 
 
 def _after(setup, most):

@@ -8,7 +8,7 @@ from fedsdg.aggregation.types import Rule
 from fedsdg.config.config import Config
 from fedsdg.config.layers import merged
 from fedsdg.federation.personalisation import DualPath, PrivateHead
-from fedsdg.federation.terms import Proximal
+from fedsdg.federation.terms import ControlVariates, Proximal
 from fedsdg.methods.families import FAMILIES, METHODS
 from fedsdg.methods.method import Method
 from fedsdg.parts import parameters
@@ -72,6 +72,7 @@ def test_values_reach_the_parts_that_own_them():
         (lambda: Method("X", rule=Proximal()), "is a Proximal, but must be a Rule"),
         (lambda: Method("X", objective=(Mean(),)), "is a Mean, but must be a Term"),
         (lambda: Method("X", rule=Rule()), "defines no `plan`"),
+        (lambda: Method("X", objective=(ControlVariates(),)), 'needs SGD; add optimiser="sgd"'),
         (lambda: Method("X", fixed=("mu",)), "fixes mu, which none of its parts has"),
         (
             lambda: Method("X", personalisation=DualPath(), objective=(DualTerm(),)).parameters,

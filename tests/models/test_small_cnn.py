@@ -58,6 +58,10 @@ def test_sizes_first_values_and_where_parameters_live():
     assert all(torch.equal(rows[0], row) for row in rows)
     assert [m.layout.global_model for m in kinds.values()] == [True, False, True, False]
     assert [m.layout.trains_private for m in kinds.values()] == [False, True, False, True]
+    apart = models.SmallCnn(SMALL, CLASSES, own=("*.bias",))
+    drawn = [row[None] for row in apart.initial_values(np.random.default_rng(0))]
+    for name, value in models.views(rows[0][None], kinds["shared"].layout.communicated).items():
+        assert torch.equal(named(apart, drawn)[name], value)
     single = models.views(rows[0][None], kinds["shared"].layout.communicated)
     for layer, fan_in in (("conv2", 400), ("hidden", 128)):
         for name in ("weight", "bias"):

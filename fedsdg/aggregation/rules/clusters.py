@@ -69,7 +69,7 @@ class Clustered(Weighed):
     "C, models of the server"
     assignment: Literal["loss", "known"] = "loss"
     """a client goes to the cluster of the least `loss`, or clusters are `known`: the groups of a
-    label conflict or feature shift, else the domain, or clusters of the label shares"""
+    label conflict or feature shift, else clusters of the label shares"""
     beta: Share = 0.0
     "β, share of the mean of the clusters in what a client starts from"
     partials: Count = 1

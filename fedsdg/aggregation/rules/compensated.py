@@ -16,7 +16,7 @@ class Compensated(Wrapper):
 
     tau_k is by how many rounds the update of client k is late (Context.ages). The inner step
     sum_k c_k Delta_k, with c = w for most rules, becomes sum_k (w'_k / w_k) c_k Delta_k.
-    ValueError if an update is late and the inner rule has no weights (medians).
+    ValueError if an update is late and the inner step is no such sum (medians, clusters).
     """
 
     def plan(self, rows: Mapping[str, Rows], context: Context, state: State) -> Plan:
@@ -27,8 +27,8 @@ class Compensated(Wrapper):
             return plan
         if plan.weights is None or not isinstance(plan.step, Combination):
             raise ValueError(
-                f"late updates cannot be compensated with {self.inner!r}, which has no weights; "
-                "use a rule with weights, or discard late updates"
+                f"late updates cannot be compensated with {self.inner!r}, whose step is no "
+                "weighted sum of updates; use another rule, or discard late updates"
             )
         factors = 1 / (1 + context.ages)
         factors /= plan.weights @ factors

@@ -283,7 +283,7 @@ class Attackers(Condition):
     def transform_upload(self, setup: Setup, t: int, sent: Updates, tasks: Tasks) -> Updates:
         """Replace the updates of attackers, who see what all others send."""
         attackers = setup.data.facts["attacker"][sent.clients]
-        if not attackers.any():
+        if setup.sharing.central or not attackers.any():
             return sent
         view = AttackView(
             updates=sent.update,

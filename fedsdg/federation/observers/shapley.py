@@ -29,7 +29,10 @@ in a late round all together are worth hardly more than nobody."""
 
 
 class Shapley(Observer):
-    """Records the Shapley values of the clients whose updates arrived in the last round."""
+    """Records the Shapley values of the clients whose updates arrived in the last round.
+
+    They are of the one model that the server sends; without such a model there are none.
+    """
 
     columns: ClassVar = (
         Column("clients", "shapley", "float64", "exact Shapley value of its update"),
@@ -48,7 +51,8 @@ class Shapley(Observer):
     def observe(self, view: RoundView) -> None:
         """Add the values to the records of the clients."""
         players = len(view.arrived)
-        if not view.last or not players:
+        one_model = len(view.before.models) == 1 and view.setup.layout.global_model
+        if not (view.last and players and one_model):
             return
         updates = view.arrived.update.double()
 
