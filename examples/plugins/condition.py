@@ -13,13 +13,13 @@ from fedsdg.rng import stream
 
 
 class Night(Condition, name="night"):
-    """A share of the clients is never drawn in even rounds."""
+    """A share of the clients sits out even rounds."""
 
     share: Share = 0.3
     "share of the clients that sleep in even rounds"
 
     def select_participants(self, setup, t, participation):
-        """Return who can be drawn in round t."""
+        """Return the drawn clients that are awake in round t."""
         if t % 2:
             return participation
         luck = stream("night", setup.data.seed).random(setup.data.num_clients)

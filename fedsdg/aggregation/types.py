@@ -318,10 +318,10 @@ class Wrapper(Rule):
 
 
 # A wrapper takes these from its inner rule.
-_ATTRIBUTES = ("reads", "needs", "probes", "server_prior", "clusters")
+_ATTRIBUTES = ("reads", "needs", "probes", "server_prior")
 _METHODS = ("require", "init", "broadcast", "models", "mixing", "partial")
-_METHODS += ("with_clusters", "with_labels")
-for _name in _ATTRIBUTES + _METHODS:
+_OF_CLUSTERS = ("clusters", "with_clusters", "with_labels")
+for _name in _ATTRIBUTES + _METHODS + _OF_CLUSTERS:
     setattr(Wrapper, _name, property(lambda self, name=_name: getattr(self.inner, name)))  # type: ignore[misc]
 
 

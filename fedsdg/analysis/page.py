@@ -104,11 +104,11 @@ def arenas(folder: str | Path) -> list[Record]:
     Raises:
         FileNotFoundError: There is no record.
     """
-    names = {file.parent.name: file.parent for file in sorted(Path(folder).glob("[!.]*/runs.parquet"))}
+    names = [file.parent.name for file in sorted(Path(folder).glob("[!.]*/runs.parquet"))]
     if not names:
         raise FileNotFoundError(f"{folder} has no record; run 'fedsdg summarise' first")
-    chosen = [name for name in ARENAS if name in names] or [*names]
-    return [record(names[name]) for name in chosen]
+    chosen = [name for name in ARENAS if name in names] or names
+    return [record(Path(folder, name)) for name in chosen]
 
 
 def write_page(

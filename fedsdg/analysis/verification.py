@@ -47,7 +47,7 @@ def verify(root: str | Path = ".", say: Callable[[Path], None] = lambda _: None)
         FileNotFoundError: There is no record.
     """
     root = Path(root)
-    folders = sorted(file.parent for file in (root / RECORDS).glob("*/runs.parquet"))
+    folders = sorted(file.parent for file in (root / RECORDS).glob("[!.]*/runs.parquet"))
     if not folders:
         raise FileNotFoundError(
             f"there is no record in {root / RECORDS}; call this in the root of the repository"

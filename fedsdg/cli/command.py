@@ -144,12 +144,3 @@ def answer(json: bool, facts: Any, lines: Iterable[str]) -> None:
     if json:
         lines = [json_format.dumps(facts, indent=2, allow_nan=False, ensure_ascii=False)]
     print("\n".join(lines))
-
-
-def print_remarks(config: Config) -> None:
-    """Say what the config allows and may not mean."""
-    from fedsdg.config.remarks import remarks
-    from fedsdg.errors import remark
-
-    for text in remarks(config):
-        remark(text)

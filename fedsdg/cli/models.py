@@ -11,6 +11,7 @@ from fedsdg.errors import remark
 from fedsdg.experiment.store import require_writable
 
 if TYPE_CHECKING:
+    from fedsdg.config.config import Config
     from fedsdg.data.sources import Source
 
 
@@ -41,13 +42,12 @@ def partition(
     if not len({*output}) == len(output) == len(seeds):
         raise ValueError(f"there are {len(seeds)} seeds; name one --output a seed, in their order")
     require_writable(*output)
-    (source,) = _sources(laid, [dataset])
     from fedsdg.data.partition import partition_clients
     from fedsdg.data.partition_files import write_partition
     from fedsdg.data.skew import parse_skew
     from fedsdg.experiment.material import load_images
 
-    images = load_images(source)
+    (images,) = map(load_images, _sources(config, [dataset]))
     count = clients or int(config.federation.clients)
     for number, file in zip(seeds, output, strict=True):
         made = partition_clients(images, count, parse_skew(skew), number, config.partition)
@@ -140,7 +140,7 @@ def evaluate(
         raise ValueError(
             "name data sets with --data, or a config that describes yours with --config"
         )
-    sources = _sources(laid, data)
+    sources = _sources(laid.load(), data)
     from fedsdg.experiment.evaluate import evaluate
     from fedsdg.experiment.material import load_images
 
@@ -153,11 +153,10 @@ def evaluate(
     answer(json, [vars(one) for one in results], lines)
 
 
-def _sources(laid: Laid, names: Words) -> list[str | Source]:
+def _sources(config: Config, names: Words) -> list[str | Source]:
     """Return the data sets of these names, of the config or beyond it; by default the config's."""
     from fedsdg.config.data_sets import dataset_name
 
-    config = laid.load()
     for name in names:
         config = config.including(None, name, None)
     return [one for one in config.datasets if not names or dataset_name(one) in names]

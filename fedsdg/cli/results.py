@@ -47,7 +47,7 @@ def summarise(
     for run, error in failed.items():
         remark(f"failed: {run}: {error}")
     if failed:
-        remark("error: runs failed; mend the cause, delete their folders, and do them again")
+        remark("error: runs failed; mend the cause and give the command again")
     else:
         write_bytes(output, b"all runs succeeded\n")
     return int(bool(failed))

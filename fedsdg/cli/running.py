@@ -11,19 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-from fedsdg.cli.command import (
-    CORES,
-    Count,
-    File,
-    Laid,
-    Minutes,
-    Number,
-    Words,
-    answer,
-    print_remarks,
-)
+from fedsdg.cli.command import CORES, Count, File, Laid, Minutes, Number, Words, answer
 from fedsdg.errors import remark
-from fedsdg.experiment.store import require_writable, store_folder
+from fedsdg.experiment.store import RESULT, require_writable, store_folder
 from fedsdg.files import read_json
 
 ACCURACIES = {
@@ -65,7 +55,8 @@ def run(
         fedsdg run --method fedsdg --skew dirichlet~0.1
     """
     given = laid.load()
-    _require_places(output or "results")
+    _require_places((output or Path("results")) / RESULT)
+    from fedsdg.config.remarks import print_remarks
     from fedsdg.experiment import grid, notebook
 
     config, task = notebook.chosen(given, method, dataset, skew, seed)
@@ -94,7 +85,7 @@ def _reached(folder: Path, partition: Path) -> Iterator[str]:
 
     samples = read_partition(partition)
     counts = np.bincount(samples.label[samples.global_test()])
-    last = read_json(folder / "result.json")["last"]
+    last = read_json(folder / RESULT)["last"]
     yield f"after round {last['round']}, means over clients:"
     for name, meaning in ACCURACIES.items():
         if last.get(name) is not None:
@@ -130,6 +121,7 @@ def grid(
     config = laid.load(files)
     _require_places("results")
     from fedsdg.analysis import page, records, render
+    from fedsdg.config.remarks import print_remarks
     from fedsdg.experiment import grid, summary
 
     render.require_known(config.tables or (), config.figures or ())
@@ -143,7 +135,7 @@ def grid(
     summary.write_summary(Path("results/runs", name), Path("results/summary", name), config)
     opened = records.record(Path("results/summary", name))
     render.write_shown(opened, Path("results/tables", name), Path("results/figures", name))
-    if len(opened.finished) or not failed:
+    if len(opened.finished):
         page.write_page("results/report/index.html", [opened])
         print("\n".join(summary.closing_lines([name])))
     if failed:
@@ -181,6 +173,8 @@ def search(
 
     if not show:
         _require_places(target)
+        if target.is_dir():
+            raise IsADirectoryError(f"--output {target} is a folder; name a file, ending in .json")
         search.search(config, target, jobs=jobs, only=only, minutes=minutes)
     print("\n".join(search.summary_lines(read_json(target))))
 

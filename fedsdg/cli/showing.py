@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 import textwrap
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from fedsdg.cli.command import Laid, Words, answer, print_remarks
+from fedsdg.cli.command import Laid, Words, answer
 from fedsdg.errors import remark
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ def check(
         fedsdg check my_method.py
         fedsdg check --config needs
     """
+    from fedsdg.config.layers import named_file
+
+    with contextlib.suppress(FileNotFoundError):  # Names of configs that ship mean their files.
+        files = [str(named_file(file)) for file in files]
     if all(file.endswith((".yaml", ".yml")) for file in files):
         _check_config(laid.load(files), brief, json)
         return 0
@@ -69,6 +74,7 @@ def check(
 
 def _check_config(config: Config, brief: bool, json: bool) -> None:
     from fedsdg.analysis.render import require_known
+    from fedsdg.config.remarks import print_remarks
     from fedsdg.experiment.material import load_images, require_runnable
 
     require_known(config.tables or (), config.figures or ())

@@ -124,10 +124,9 @@ class Config(Part):
     def check_fields(self) -> None:
         """Check values that do not go together, scenarios aside."""
         require_folders("datasets", map(dataset_name, self.datasets))
-        require_folders("skews", self.skews)
-        require_folders("backbones", self.backbones)
-        require_folders("scenarios", self.scenarios)
         require_folders("methods", [entry.label for entry in self.methods])
+        for place in ("skews", "backbones", "scenarios"):
+            require_folders(place, getattr(self, place))
         if self.backbone not in self.backbones:
             close = hint(self.backbone, self.backbones)
             text = f"is {self.backbone!r}, which is not described under backbones{close}"
@@ -144,7 +143,7 @@ class Config(Part):
     @property
     def untuned(self) -> list[str]:
         """The labels of entries that lack the values of their search."""
-        return [entry.label for entry in self.methods if not entry.tuned]
+        return [entry.label for entry in self.methods if entry.lacking]
 
     @cached_property
     def space(self) -> dict[str, dict[str, Axis]]:
@@ -228,9 +227,9 @@ class Config(Part):
         Raises:
             ConfigError: The config has a search for the entry, whose values are not there yet.
         """
-        if not entry.tuned:
+        if entry.lacking:
             raise ConfigError(
-                f"has no tuned values in {self.tuned[-1]}; make them with 'fedsdg search --only "
+                f"has no tuned values in {entry.lacking}; make them with 'fedsdg search --only "
                 f"{entry.label}' and this config, or set eta_g in its entry",
                 f"methods.{entry.label}",
             )

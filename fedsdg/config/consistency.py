@@ -84,6 +84,12 @@ def require_consistent(config: Config) -> None:
         raise ConfigError(f": {error}", "conditions") from error
     for entry in config.methods:
         method = entry.method
+        if federation.trajectory == "own" and any(term.plain for term in method.terms):
+            raise ConfigError(
+                "takes a client's path from the server's model for its gradient, but with "
+                "federation.trajectory: own clients start elsewhere; remove one of them",
+                f"methods.{entry.label}",
+            )
         try:
             method.rule.require(federation.clients_per_round, federation.clients)
             if method.stopping is not None:

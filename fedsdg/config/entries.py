@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ class Entry(Part):
     "all parameters of its method"
     training: dict[str, Any]
     "keys of ``training`` that it sets for itself"
-    tuned: bool = True
-    "whether it has the values that its search is to find"
+    lacking: str = ""
+    "the file that is to hold the values of its search, but does not yet; empty: it needs none"
 
     def check_fields(self) -> None:
         """Refuse values that do not go together, and what the method does not permit."""
@@ -42,6 +42,8 @@ class Entry(Part):
         name = optimiser.registered_as
         if row.optimiser not in (None, name):
             raise ConfigError(f"prescribes {row.optimiser}; remove 'optimiser: {name}'")
+        if optimiser.memory and any(term.plain for term in row.terms):
+            raise ConfigError("prescribes sgd without momentum; remove 'momentum'")
         decay = getattr(optimiser, "weight_decay", 0.0)
         if row.undecayed and decay and "weight_decay" in optimiser.model_fields_set:
             raise ConfigError(f"forbids weight decay; remove 'weight_decay: {decay}'")
@@ -136,7 +138,7 @@ def read_entries(given: Any) -> tuple[Entry, ...]:
 
 
 def with_tuned(
-    entries: Iterable[Entry], files: Iterable[str], space: Mapping[str, Mapping[str, Any]]
+    entries: Iterable[Entry], files: Sequence[str], space: Mapping[str, Mapping[str, Any]]
 ) -> tuple[Entry, ...]:
     """Lay the values that searches found over entries.
 
@@ -147,7 +149,7 @@ def with_tuned(
         space: Label → parameter → axis of the search.
 
     Returns:
-        The entries. One is not ``tuned`` if it lacks a value that its space names, or if neither it
+        The entries. One is ``lacking`` if it has not a value that its space names, or if neither it
         nor its method is in the last file and it sets no ``eta_g``.
     """
     layers = [_tuned(file) for file in files]
@@ -165,7 +167,7 @@ def with_tuned(
         wanted = {key for key, axis in space.get(entry.label, {}).items() if axis is not None}
         is_tuned = bool(found) and wanted <= found.keys() if name in layers[-1] else has_rate
         filled = entry.with_values(values) if values else entry
-        laid.append(filled if is_tuned else filled.replaced(tuned=False))
+        laid.append(filled if is_tuned else filled.replaced(lacking=files[-1]))
     return tuple(laid)
 
 
@@ -173,6 +175,8 @@ def _tuned(file: str) -> Mapping[str, Any]:
     """Return the values by label in a file that a search wrote; none if it is not there yet."""
     place = next((p for p in (Path(file), root() / file) if p.is_file()), None)
     tuned = read_yaml_file(place) or {} if place else {}
-    if not isinstance(tuned, Mapping):
-        raise ConfigError(f"names {file}, which is no mapping of labels to values", "tuned")
+    for values in tuned.values() if isinstance(tuned, Mapping) else [tuned]:
+        if not isinstance(values, Mapping | None):
+            fault = f"{shortened(values)} stands where a mapping of keys to values must be"
+            raise ConfigError(f"names {file}, in which {fault}", "tuned")
     return tuned

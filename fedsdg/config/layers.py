@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedsdg.config.config import Config
 from fedsdg.config.scenarios import overlay
 from fedsdg.errors import ConfigError, hint, shortened
 from fedsdg.files import sha256_json, write_bytes
 from fedsdg.files.places import root, shipped
-from fedsdg.files.yaml_text import read_yaml, read_yaml_file
+from fedsdg.files.yaml_text import read_yaml, read_yaml_file, yaml_bytes
 
 OVER = "over"
 """The files that a file is laid over, besides the default config; paths relative to its own."""
@@ -62,17 +60,17 @@ def merged(
 
     Args:
         paths: Files, or names of the package's own (``named_file``); those that a file names under
-            ``over`` are laid before it, once.
+            ``over``, and those below them, are laid before it, once.
         settings: Single values laid over the files, such as ``training.device=cuda``.
         plugins: Are added to those that the files list.
     """
     files = [default_file()]
     for file in map(named_file, paths):
-        files += [below for below in _files_below(file) if below not in files]
+        files += dict.fromkeys(below for below in _files_below(file) if below not in files)
         files.append(file)
     whole: dict[str, Any] = {}
     for file in files:
-        content = _content(file)
+        content = read_layer(file)
         for key in {"about", OVER} | ({"search"} & set(content)):
             whole.pop(key, None)
         whole = overlay(whole, content)
@@ -113,13 +111,13 @@ def kept_whole(content: Mapping[str, Any], folder: Path = Path(".fedsdg/config")
         The file, absolute.
     """
     name = f"{content['experiment']}-{sha256_json(content)[:12]}.yaml"
-    write_bytes(folder.absolute() / name, yaml.safe_dump(dict(content)).encode())
+    write_bytes(folder.absolute() / name, yaml_bytes(dict(content)))
     return folder.absolute() / name
 
 
-def _files_below(file: Path) -> Iterator[Path]:
-    """Yield the files that a config file says it is laid over, in order."""
-    names = _content(file).get(OVER) or []
+def _files_below(file: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Yield the files that a config file says it is laid over, each after those below it."""
+    names = read_layer(file).get(OVER) or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f": over is {shortened(names)}, but must be a list of files", str(file))
     for name in names:
@@ -128,10 +126,14 @@ def _files_below(file: Path) -> Iterator[Path]:
             raise FileNotFoundError(
                 f"there is no {below}, which {file} is laid over; restore it, or change 'over'"
             )
+        if below in (file, *above):
+            raise ConfigError(f": over names {below}, which is laid over it; remove it", str(file))
+        yield from _files_below(below, (file, *above))
         yield below
 
 
-def _content(file: Path) -> Mapping[str, Any]:
+def read_layer(file: Path) -> Mapping[str, Any]:
+    """Return what a config file holds; raises ConfigError unless that is a mapping."""
     content = read_yaml_file(file)
     if not isinstance(content, Mapping):
         text = f"is {shortened(content)}, but must be a mapping of keys to values"

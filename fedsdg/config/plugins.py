@@ -23,7 +23,7 @@ from fedsdg.federation.conditions.attack import Attack
 from fedsdg.federation.conditions.condition import Condition
 from fedsdg.federation.losses import Loss
 from fedsdg.federation.optimisers import Optimiser
-from fedsdg.files import sha256_file, sha256_json
+from fedsdg.files import PACKAGE, sha256_file, sha256_json
 from fedsdg.methods.families import METHODS as OWN_METHODS
 from fedsdg.methods.method import Method
 from fedsdg.parts import Part
@@ -43,17 +43,6 @@ _DEFINED: tuple[tuple[str, str, Any, str], ...] = (
     ("DATASETS", "dataset", Callable, "a function"),
 )
 """What a module may define: kind and type of the values, and what to write."""
-_REGISTERED = "register a part by its class, such as class Away(Attack, name='away')"
-_FOLLOWS = "it follows from the parts, so remove it"
-_INSTEAD = {
-    **dict.fromkeys(("OPTIMISERS", "LOSSES", "ATTACKS", "Choice", "choice"), _REGISTERED),
-    **dict.fromkeys(("up", "down", "client_cost", "server_cost"), "it is measured, so remove it"),
-    **dict.fromkeys(("needs_adapters", "undecayed"), _FOLLOWS),
-    "part": "a subclass of Rule, Term or Attack is a part by itself, so remove @part",
-    "Range": "write Annotated[float, Field(ge=0)] with Field of pydantic",
-    "RowOptimiser": "it is called Optimiser",
-}
-"""Names that plugins of earlier versions use, and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +106,6 @@ def hashes(method: str, dataset: str, parts: Sequence[Part]) -> list[str]:
 
 def _add(module: ModuleType) -> None:
     """Add the methods and data sets of a module, which must be new."""
-    for name in ("OPTIMISERS", "LOSSES", "ATTACKS"):
-        if hasattr(module, name):
-            raise ValueError(f"it defines '{name}', which is gone")
     for title, kind, wanted, remedy in _DEFINED:
         for name, value in getattr(module, title, {}).items():
             if name in TABLES[kind] or name in OWN_DATASETS:
@@ -145,15 +131,16 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def sources(file: Path) -> list[Path]:
-    """Return a file and the modules beside it that its imports name, directly or not."""
+    """Return a file, and the modules and packages beside it that imports name, directly or not."""
     files = [file]
+    others = {*sys.stdlib_module_names, PACKAGE.name}
     for known in files:
         text = known.read_text(encoding="utf-8", errors="replace")
-        imports = re.findall(r"^\s*(?:import|from)\s.*", text, re.MULTILINE)
-        for name in re.findall(r"\w+", " ".join(imports)):
-            beside = file.with_name(f"{name}.py")
-            if beside.is_file() and beside not in files and name not in sys.stdlib_module_names:
-                files.append(beside)
+        for line in re.findall(r"^\s*(?:import|from)\s(.*)", text, re.MULTILINE):
+            beside = [file.with_name(f"{name}.py") for name in {*re.findall(r"\w+", line)} - others]
+            for name in {*re.findall(r"(?:^|,)\s*(\w+)", line)} - others:
+                beside += file.with_name(name).rglob("*.py")
+            files += [one for one in beside if one.is_file() and one not in files]
     return [file, *sorted(files[1:])]
 
 
@@ -169,8 +156,5 @@ def _sentence(error: Exception, path: Path) -> str:
     lines = [frame.lineno for frame in frames if Path(frame.filename) == path]
     if lines:
         text += f" (line {lines[-1]})"
-    for name in re.findall(r"'(?:\w+\.)*(\w+)'", text):
-        if name in _INSTEAD:
-            return f"{text}; {_INSTEAD[name]}"
     of_an_import = isinstance(error, ImportError) and "fedsdg" in text
     return text + ("; docs/add-a-method.md shows what plugins import" if of_an_import else "")

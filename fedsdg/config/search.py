@@ -103,8 +103,8 @@ def _read_axis(value: Any, kind: str, key: str) -> Axis:
             )
         return Interval(None, high, True)
     low = _checked(value[0], kind, key)
-    if low is None or high is None or not low < high:
-        raise ConfigError(f"goes from {low} to {high}, but a range must rise")
+    if not {type(low), type(high)} <= {int, float} or not low < high:
+        raise ConfigError(f"goes from {value[0]!r} to {value[1]!r}, but a numeric range must rise")
     if is_log and low <= 0:
         need = "a logarithmic range must begin above 0; raise it or write linear"
         raise ConfigError(f"begins at {low}, but {need}")

@@ -19,6 +19,7 @@ import numpy as np
 
 from fedsdg import files, models
 from fedsdg.config.backbones import LETTERS, Backbone, Checkpoint, Pretrained, Shape, Timm
+from fedsdg.config.config import Config
 from fedsdg.data.datasets import ImageData, global_test_set
 from fedsdg.data.glyphs import render_letters
 from fedsdg.data.images import Pictures
@@ -69,12 +70,14 @@ def backbone(
         Stopped: A signal ended the pretraining; its state is saved.
     """
     file = file or filled(BACKBONE, backbone=name)
-    if recorded and _is_made_by(recipe, file):
+    if recorded and file.is_file() and _is_made_by(recipe, file.with_suffix(".json")):
         return file
     record = f"{RECORDS}/backbones/{name}.safetensors"
     source = root() / record
-    if recorded and os.environ.get(PRETRAIN, "") in ("", "0") and _is_made_by(recipe, source):
-        facts = {**files.read_json(source.with_suffix(".json")), "taken_from": record}
+    published = source.with_suffix(".json")
+    wanted = recorded and os.environ.get(PRETRAIN, "") in ("", "0")
+    if wanted and source.is_file() and _is_made_by(recipe, published):
+        facts = {**files.read_json(published), "taken_from": record}
         remark(f"backbone {name}: taken from {record}")
     else:
         weights = getattr(recipe, "file", None)
@@ -96,11 +99,22 @@ def backbone_sha256(file: Path) -> str:
     return str(files.read_json(file.with_suffix(".json"))["sha256"])
 
 
-def _is_made_by(recipe: Backbone, file: Path) -> bool:
-    """Return whether a pretraining of this recipe made a file, by the facts beside it."""
+def described_sha256(config: Config, folder: Path) -> str | None:
+    """Return the SHA-256 of a config's backbone by the facts in a folder; "" of another recipe's.
+
+    None: there are no facts, or the config has no backbone or takes one over.
+    """
+    recipe = config.backbones[config.backbone]
+    facts = folder / f"{config.backbone}.json"
+    if config.trainable == "full" or not isinstance(recipe, Pretrained) or not facts.is_file():
+        return None
+    return backbone_sha256(facts) if _is_made_by(recipe, facts) else ""
+
+
+def _is_made_by(recipe: Backbone, facts: Path) -> bool:
+    """Return whether a pretraining of this recipe made a backbone, by the file of its facts."""
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        facts = files.read_json(file.with_suffix(".json"))
-        return file.is_file() and Pretrained.read(facts["recipe"]) == recipe
+        return Pretrained.read(files.read_json(facts)["recipe"]) == recipe
     return False
 
 

@@ -17,9 +17,9 @@ from fedsdg.analysis.records import Record
 from fedsdg.analysis.tables import Table
 from fedsdg.config import plugins
 from fedsdg.config.config import Config
-from fedsdg.config.layers import merged
+from fedsdg.config.layers import merged, read_layer
 from fedsdg.config.values import require_folders
-from fedsdg.errors import ConfigError, hint, remark
+from fedsdg.errors import ConfigError, hint, remark, shortened
 from fedsdg.experiment.backbones import backbone
 from fedsdg.experiment.grid import run_grid
 from fedsdg.experiment.material import get_or_make
@@ -28,7 +28,6 @@ from fedsdg.experiment.runs import task_of
 from fedsdg.experiment.search import search
 from fedsdg.experiment.summary import write_summary
 from fedsdg.files.places import ARENAS, RECORDS, run_below, shipped
-from fedsdg.files.yaml_text import read_yaml_file
 
 KEYS = ("experiment", "methods", "plugins", "search")
 """What a config of newcomers may say; all else is the arena's."""
@@ -97,7 +96,7 @@ def compare(
     arena_raw = merged([shipped(f"config/{arena}.yaml")])
     arena_config = Config.read(arena_raw)
     newcomers = _newcomers(places)
-    own_search = newcomers.pop("search", {})
+    own_space = newcomers.pop("search", {}).get("space") or {}
     raw = {**arena_raw, **newcomers, "seeds": known[:seeds], "tuned": [], "search": {}}
     config = Config.read(raw)
     labels = [entry.label for entry in config.methods]
@@ -116,11 +115,10 @@ def compare(
         checked = agreement.sentence
         remark(checked)
     if tune:
-        given = own_search.get("space", {})
         space = {}
         for entry in config.methods:
             usual = "fedavg-sgd" if entry.row.optimiser == "sgd" else "fedavg-uniform"
-            space[entry.label] = given.get(entry.label) or arena_config.search.space[usual]
+            space[entry.label] = own_space.get(entry.label) or arena_config.search.space[usual]
         raw["search"] = {**arena_raw["search"], "space": space}
         found = results / f"search/{arena}.json"
         search(Config.read(raw), found, results, jobs=jobs)
@@ -157,12 +155,16 @@ def _newcomers(places: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {"plugins": [], "methods": [], "search": {}}
     for place in places:
         if Path(place).suffix in (".yaml", ".yml"):
-            given = dict(read_yaml_file(Path(place)))
+            given = read_layer(Path(place))
             for key in given.keys() - KEYS:
                 raise ConfigError(
                     f"{place}: {key!r} is the arena's to say; a comparison takes methods, plugins "
                     "and search alone"
                 )
+            for key, kind in (("methods", "list"), ("plugins", "list"), ("search", "mapping")):
+                if not isinstance(given.get(key) or found[key], type(found[key])):
+                    fault = f"is {shortened(given[key])}, but must be a {kind}"
+                    raise ConfigError(fault, f"{place}: {key}")
         else:
             names = sorted(plugins.load(place).names)
             given = {"plugins": [place], "methods": [n for kind, n in names if kind == "method"]}

@@ -205,7 +205,8 @@ def parameters_have_an_effect(trial: Trial) -> None:
 
 def declared_values(info: FieldInfo) -> list[Any]:
     """Return other values of a parameter than its default: choices, ends, twice the default."""
-    schema = TypeAdapter(info.rebuild_annotation()).json_schema()
+    adapter = TypeAdapter(info.rebuild_annotation())
+    schema = adapter.json_schema()
     values: list[Any] = []
     for case in (schema, *schema.get("anyOf", ())):
         values += [*case.get("enum", ()), case.get("minimum"), case.get("maximum")]
@@ -213,8 +214,11 @@ def declared_values(info: FieldInfo) -> list[Any]:
             values += [True, False]
     if type(info.default) in (int, float):
         values.append(2 * info.default)
-    found = [value for value in dict.fromkeys(values) if value not in (None, info.default)]
-    return [value for value in found if value <= schema.get("maximum", value)]
+    allowed = []
+    for value in dict.fromkeys(values):
+        with contextlib.suppress(ValueError):
+            allowed.append(adapter.validate_python(value))
+    return [value for value in allowed if value not in (None, info.default)]
 
 
 @cache

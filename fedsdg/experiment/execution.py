@@ -31,8 +31,8 @@ from fedsdg.files import records as tables
 def execute(task: Task, progress: Progress = lambda _: None, *, trace: int = 0) -> str | None:
     """Do one run, or take it from the store, and write its records into its folder.
 
-    Any exception becomes a record with `status: failed`: inside a grid a failed run is a row, not a
-    hole. Failed runs are not stored.
+    An exception in training becomes a record with `status: failed`: inside a grid a failed run is a
+    row, not a hole. Failed runs are not stored.
 
     Args:
         task: The run.
@@ -44,15 +44,17 @@ def execute(task: Task, progress: Progress = lambda _: None, *, trace: int = 0) 
 
     Raises:
         Stopped: A signal ended the run; its state is saved.
+        OSError: Images or backbone are missing.
+        ValueError: Images or backbone are damaged, or this machine has no such device.
     """
     records = Records()
-    facts = task.facts()
     settings = task.run.training
+    material = load_material(task.source, task.backbone, settings.device)
+    partition = get_or_make(task, material.data)
+    hashes = {"partition_hash": partition.sha256, "backbone_hash": material.backbone_hash}
+    facts = {**task.facts(), **hashes}
+    key = task.key(partition.sha256, material.backbone_hash)
     try:
-        material = load_material(task.source, task.backbone, settings.device)
-        partition = get_or_make(task, material.data)
-        key = task.key(partition.sha256, material.backbone_hash)
-        facts |= {"partition_hash": partition.sha256, "backbone_hash": material.backbone_hash}
 
         def run(folder: Path) -> None:
             device = material.samples.images.device
@@ -68,9 +70,7 @@ def execute(task: Task, progress: Progress = lambda _: None, *, trace: int = 0) 
         if task.folder is not None:
             store.copy_to_results(key, task.folder, facts)
     except (Exception, SystemExit) as error:
-        # What data or a machine lack is one sentence; what fails in training shows where.
-        if "partition_hash" in facts or not isinstance(error, (ValueError, OSError)):
-            traceback.print_exc(file=sys.stderr)
+        traceback.print_exc(file=sys.stderr)
         return record_failure(task, error, facts, records)
     return None
 

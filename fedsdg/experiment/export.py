@@ -103,9 +103,9 @@ def export(
             put in such terms, the backbone is another one, or `output` exists.
     """
     misfits = require_torchvision()
-    if not (run / RESULT).is_file():
-        raise FileNotFoundError(f"{run} is no run: it has no {RESULT}; name a folder such as {RUN}")
-    result = files.read_json(run / RESULT)
+    result = files.read_json(run / RESULT) if (run / RESULT).is_file() else {}
+    if "status" not in result:
+        raise FileNotFoundError(f"{run} has no {RESULT} of a run; name a folder such as {RUN}")
     if result["status"] != "ok":
         raise ValueError(f"the run in {run} failed ({result['error']}); run it again")
     if not (run / MODELS).is_file():

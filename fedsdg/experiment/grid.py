@@ -62,7 +62,7 @@ class Runner:
         with closing(run_tasks(prepare, distinct.values(), *workers)) as outcomes:
             for task, outcome in outcomes:
                 if isinstance(outcome, RuntimeError):
-                    raise ValueError(f"partition {task.partition}: {outcome}")
+                    raise ValueError(str(outcome))
                 prepared[task.partition] = outcome
         for note in sorted({note for one in prepared.values() for note in one.notes}):
             self.progress.say(note)
@@ -146,7 +146,6 @@ def run_grid(
     """
     wanted = [task for task in tasks_of(config, results) if task.run.folder not in done]
     tasks = selected(wanted, only)
-    failures = []
     with runner(config, config.experiment, results, jobs, minutes) as runs:
         keys = runs.keys(tasks)
         left = [
@@ -157,10 +156,8 @@ def run_grid(
         finished = len(tasks) - len(left)
         runs.progress.start(left, finished)
         runs.progress.say(f"{len(tasks)} runs, {finished} of them finished before")
-        for task, failure in runs.run(left):
-            if failure is not None:
-                failures.append(f"{task.title}: {failure}")
-    return failures
+        ended = runs.run(left)
+        return [f"{task.title}: {failure}" for task, failure in ended if failure is not None]
 
 
 def run_here(config: Config, task: Task, trace: int = 0) -> str | None:
@@ -180,7 +177,11 @@ def run_here(config: Config, task: Task, trace: int = 0) -> str | None:
         ValueError: The data set cannot be divided like this.
     """
     from fedsdg.experiment.execution import execute
+    from fedsdg.experiment.material import load_images, load_material
 
+    # An earlier run of this process may have read other images or weights from the same files.
+    load_images.cache_clear()
+    load_material.cache_clear()
     with closing(Progress(config.experiment)) as progress:
         for note in prepare(task).notes:
             progress.say(note)

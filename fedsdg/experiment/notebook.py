@@ -55,8 +55,7 @@ class Records:
         return self._frame("timings")
 
     def _frame(self, name: str) -> pd.DataFrame:
-        frame: pd.DataFrame = read_parquet(self.folder / f"{name}.parquet").to_pandas()
-        return frame
+        return pd.DataFrame(read_parquet(self.folder / f"{name}.parquet").to_pandas())
 
 
 def records(experiment: str | Path) -> Records:
@@ -73,7 +72,7 @@ def records(experiment: str | Path) -> Records:
     for folder in (Path(experiment), published / experiment):
         if (folder / "rounds.parquet").is_file():
             return Records(folder)
-    known = [file.parent.name for file in sorted(published.glob("*/runs.parquet"))]
+    known = [file.parent.name for file in sorted(published.glob("[!.]*/runs.parquet"))]
     raise FileNotFoundError(f"there are no records of {experiment}{hint(experiment, known)}")
 
 

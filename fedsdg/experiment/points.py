@@ -87,8 +87,7 @@ def _sobol(power: int) -> np.ndarray:
     from scipy.stats import qmc
 
     sequence = qmc.Sobol(64 + OTHERS, scramble=True, rng=stream("search", 0))
-    drawn: np.ndarray = sequence.random_base2(power)
-    return drawn
+    return np.asarray(sequence.random_base2(power))
 
 
 def value_at(axis: Axis, share: float) -> Any:

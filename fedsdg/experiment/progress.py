@@ -88,7 +88,7 @@ class Progress:
         self._count()
         outcome = failure or _scores(last) or "stored before"
         rest = (self._bar.total or 0) - self._bar.n
-        if rest:  # If it takes as long as what was done.
+        if rest and self._bar.n:  # If it takes as long as what was done. TQDM_DISABLE stops counts.
             seconds = self._bar.format_dict["elapsed"] * rest / self._bar.n
             outcome += f", about {tqdm.format_interval(seconds)} left"
         self.say(f"[{self.finished_runs}/{self.runs}] {task.title}: {outcome}")

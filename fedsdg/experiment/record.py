@@ -5,7 +5,6 @@ that the same config and version would make again; these are not done a second t
 """
 
 import math
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +14,12 @@ from fedsdg.analysis.gather import failed_runs, keep_record
 from fedsdg.config.config import Config
 from fedsdg.config.layers import merged
 from fedsdg.errors import remark
+from fedsdg.experiment.backbones import described_sha256
 from fedsdg.experiment.grid import run_grid
 from fedsdg.experiment.points import points
 from fedsdg.experiment.recheck import recorded_runs
+from fedsdg.experiment.runs import is_record_of
 from fedsdg.experiment.search import FINALISTS, SHARE, search
-from fedsdg.experiment.store import library_versions
 from fedsdg.experiment.summary import write_summary
 from fedsdg.files import places, read_json, write_bytes
 from fedsdg.files.yaml_text import read_yaml_file
@@ -50,18 +50,16 @@ def make_record(jobs: int, minutes: float = math.inf) -> Iterator[str]:
     failed = []
     for kind, name, seconds in read_yaml_file(places.shipped(STEPS)):
         do, count = {"search": (_search, _trials_left), "runs": (_run, _runs_left)}[kind]
+        config = None
         try:
             config = _load(name)
-        except (ValueError, OSError) as error:
-            failed.append(f"{kind} {name}")
-            yield f"{kind} {name}: {error}"
-            continue
-        try:
             if time.monotonic() < end:
                 do(config, jobs, (end - time.monotonic()) / 60)
         except (ValueError, OSError) as error:
             failed.append(f"{kind} {name}")
             yield f"{kind} {name}: {error}"
+        if config is None:
+            continue
         config = _load(name)  # With the values that it found.
         runs = count(config)
         left.append((runs, runs * _seconds(config, seconds) / 3600))
@@ -81,14 +79,15 @@ def _load(name: str) -> Config:
     """Return a config with the tuned values that searches found here, else those of records."""
     raw = merged([name])
     tuned = raw.get("tuned") or []
-    files = [tuned] if isinstance(tuned, str) else tuned
-    raw["tuned"] = [str(_newest(Path(file))) for file in files]
+    files = map(Path, [tuned] if isinstance(tuned, str) else tuned)
+    pairs = [(_found(file.parent.name).with_suffix(".tuned.yaml"), file) for file in files]
+    raw["tuned"] = [str(_first(*pair)) for pair in pairs]
     return Config.read(raw)
 
 
-def _newest(tuned: Path) -> Path:
-    here = _found(tuned.parent.name).with_suffix(".tuned.yaml")
-    return here if here.is_file() else tuned
+def _first(*files: Path) -> Path:
+    """Return the first file that is there, else the last."""
+    return next(filter(Path.is_file, files), files[-1])
 
 
 def _found(experiment: str) -> Path:
@@ -97,8 +96,7 @@ def _found(experiment: str) -> Path:
 
 def _begun(experiment: str) -> Path:
     """Return the file of a search that was begun: here, else what is committed of it."""
-    here = _found(experiment)
-    return here if here.is_file() else places.filled(places.BEGUN, experiment=experiment)
+    return _first(_found(experiment), places.filled(places.BEGUN, experiment=experiment))
 
 
 def _search(config: Config, jobs: int, minutes: float) -> None:
@@ -135,11 +133,7 @@ def _run(config: Config, jobs: int, minutes: float) -> None:
     run_grid(config, jobs=jobs, minutes=minutes, done=recorded)
     runs, summary = (places.filled(one, experiment=name) for one in (places.RUNS, places.SUMMARY))
     write_summary(runs, summary, config)
-    made, stale = _known(config, places.SUMMARY)
-    if stale:
-        for run in stale:
-            shutil.rmtree(runs / run)
-        write_summary(runs, summary, config)
+    made, _ = _known(config, places.SUMMARY)
     lacking = failed_runs(summary).keys() - recorded
     if others and lacking:
         remark(
@@ -173,13 +167,13 @@ def _known(config: Config, pattern: str) -> tuple[set[str], list[str]]:
     except ValueError as fault:  # Its format is another, or it is damaged.
         return set(), [str(fault)]
     runs = {run.folder: run for run in config.runs()}
+    below = folder if pattern == places.RECORD else Path("results")
+    backbone = described_sha256(config, below / "backbones")
     current = set()
     others = []
     for row in rows:
         place = places.run_below(row)
-        hashes = (row["partition_hash"], row["backbone_hash"] or "")
-        address = row.get("address")  # The first records have none.
-        if place in runs and runs[place].key(*hashes, library_versions()) == address:
+        if place in runs and is_record_of(row, runs[place], backbone):
             current.add(place)
         else:
             others.append(place)

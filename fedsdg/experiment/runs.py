@@ -10,7 +10,8 @@ from fedsdg.config.config import Config
 from fedsdg.config.data_sets import dataset_name
 from fedsdg.config.run import Run
 from fedsdg.data.sources import Source
-from fedsdg.experiment.store import library_versions
+from fedsdg.experiment.store import RESULT, library_versions
+from fedsdg.files import HASHES, read_json
 
 RESULTS = Path("results")
 """The folder of backbones, partitions and runs."""
@@ -52,6 +53,34 @@ class Task:
     def facts(self) -> dict[str, Any]:
         """Return what ``result.json`` says of the run before it has a result."""
         return {"config": self.run.complete(), **self.identity}
+
+
+def is_record_of(record: Mapping[str, Any], run: Run, backbone: str | None) -> bool:
+    """Return whether a run would come out as recorded: config, plugins and versions are the same.
+
+    Args:
+        record: A ``result.json``, or a row of runs.parquet.
+        run: The run as its config describes it now.
+        backbone: The SHA-256 of its backbone; None: unknown, so that of the record.
+    """
+    if record.get("status") != "ok":  # A failed run has no address.
+        return bool(record.get("config") == run.complete())
+    known = record["backbone_hash"] if backbone is None else backbone
+    key = run.key(record["partition_hash"], known or "", library_versions())
+    return bool(record.get("address") == key)  # The first records have none.
+
+
+def is_current(folder: Path, run: Run, backbone: str | None) -> bool:
+    """Return whether a run's folder, if it is there, is whole and ``is_record_of`` the run.
+
+    Args:
+        folder: The folder.
+        run: The run as its config describes it now.
+        backbone: As for ``is_record_of``.
+    """
+    if not all((folder / name).is_file() for name in (HASHES, RESULT)):
+        return not folder.exists()
+    return is_record_of(read_json(folder / RESULT), run, backbone)
 
 
 def task_of(config: Config, run: Run, results: Path = RESULTS) -> Task:

@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import yaml
 
 from fedsdg import files
 from fedsdg.config.config import Config
@@ -27,7 +26,9 @@ from fedsdg.errors import hint
 from fedsdg.experiment.grid import Runner, runner
 from fedsdg.experiment.points import bounded, edge, expected_best, points
 from fedsdg.experiment.runs import RESULTS, Task, task_of
-from fedsdg.experiment.store import store_failure, stored_failure, stored_run
+from fedsdg.experiment.store import stored_run
+from fedsdg.files.yaml_text import yaml_bytes
+from fedsdg.parts import plain
 
 SHARE = 0.5
 """Share of the rounds that a trial runs."""
@@ -70,7 +71,7 @@ class Trial:
         """Return what the file of the search says of it."""
         return {
             "number": self.number,
-            "parameters": self.parameters,
+            "parameters": plain(self.parameters),
             "score": self.score,
             "runs": {key: one for key, one in self.outcomes.items() if one is not None},
         }
@@ -142,9 +143,9 @@ def search(
     files.write_json(output, found)
     # A row that is not finished stands there without values, so that it is none of the unsearched.
     values = {label: row["best"] and row["best"]["parameters"] for label, row in facts.items()}
-    text = yaml.safe_dump(values, default_flow_style=None, sort_keys=False, width=1000)
-    head = TUNED.format(experiment=config.experiment)
-    files.write_bytes(output.with_suffix(".tuned.yaml"), (head + text).encode())
+    head = TUNED.format(experiment=config.experiment).encode()
+    layout = {"default_flow_style": None, "sort_keys": False, "width": 1000}
+    files.write_bytes(output.with_suffix(".tuned.yaml"), head + yaml_bytes(values, **layout))
     return found
 
 
@@ -170,7 +171,7 @@ def _run(
     seeds: Sequence[int],
     share: float,
     only: Sequence[str],
-    known: Mapping[str, Outcome],
+    known: dict[str, Outcome],
 ) -> None:
     """Do the runs of trials that are not done, and tell the trials how all of them ended.
 
@@ -193,7 +194,7 @@ def _run(
     for task, failure in runs.run([*left.values()]):
         # Otherwise the machine is to blame, and the trial stays open.
         if failure is not None and failure.startswith(OWN_FAULTS):
-            store_failure(key_of[id(task)], failure)
+            known[key_of[id(task)]] = failure
     for key, (trial, _) in zip(keys, pairs, strict=True):
         trial.outcomes[key] = _outcome(key, known)
 
@@ -241,7 +242,7 @@ def _outcome(key: str, known: Mapping[str, Outcome]) -> Outcome:
     """Return what the store says of a run, else what is known of it."""
     folder = stored_run(key)
     if folder is None:
-        return stored_failure(key) or known.get(key)
+        return known.get(key)
     # A trial is evaluated in the last quarter of its rounds alone.
     column = pq.read_table(folder / "rounds.parquet", columns=["val_accuracy"])[0]
     return float(pc.mean(column).as_py())
@@ -262,13 +263,14 @@ def _facts(
     space: Mapping[str, Axis], trials: Sequence[Trial], finalists: Sequence[Trial]
 ) -> dict[str, Any]:
     """Return what the file of the search says of a row."""
-    best = next(iter(_best_first(finalists)), None)
+    # A score of 0 is none: every run failed.
+    best = next((trial for trial in _best_first(finalists) if trial.score), None)
     values = best.parameters if best else {}
     sides = {name: edge(space[name], value) for name, value in values.items()}
     scores = [trial.score for trial in trials if trial.score is not None]
     return {
         "space": {
-            name: list(axis) if isinstance(axis, tuple) else vars(axis)
+            name: plain(axis) if isinstance(axis, tuple) else vars(axis)
             for name, axis in space.items()
         },
         "planned": len(trials),
@@ -290,7 +292,9 @@ def summary_lines(found: Mapping[str, Any]) -> list[str]:
             counted += f", {row['failed']} failed"
         best = row["best"]
         if best is None:
-            lines.append(f"{label}: the search is not complete ({counted})")
+            all_failed = {trial["score"] for trial in row["finalists"]} == {0}
+            why = "all finalists failed" if all_failed else "the search is not complete"
+            lines.append(f"{label}: {why} ({counted})")
             continue
         values = ", ".join(f"{name} = {value}" for name, value in best["parameters"].items())
         line = f"{label}: {values} with {100 * best['score']:.1f} % ({counted})"

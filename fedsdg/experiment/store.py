@@ -4,7 +4,6 @@ The store is ``$FEDSDG_STORE`` or ``.fedsdg``:
 
 - ``runs/KEY``: the files of a finished run and their hashes, which are compared when it is used
 - ``checkpoints/KEY``: the state of an unfinished run, held by the process that is at work on it
-- ``failures/KEY.json``: the sentence of a trial that failed by itself, so that no search repeats it
 
 Folders of results hold copies. Snakemake deletes the outputs of a job before it runs it; the store
 is no job's output.
@@ -35,8 +34,8 @@ RECORDS = ("rounds.parquet", "clients.parquet", "timings.parquet", "provenance.j
 """The files of every run, beside their hashes."""
 
 
-def store_folder(kind: Literal["runs", "checkpoints", "failures"]) -> Path:
-    """Return the folder of finished runs, of checkpoints or of failures."""
+def store_folder(kind: Literal["runs", "checkpoints"]) -> Path:
+    """Return the folder of finished runs or of checkpoints."""
     return Path(os.environ.get(STORE) or ".fedsdg") / kind
 
 
@@ -53,11 +52,13 @@ def require_writable(*places: str | Path) -> None:
         places: Files or folders, which need not be there yet.
 
     Raises:
-        PermissionError: One sentence with the remedy.
+        OSError: One sentence with the remedy.
     """
     for place in map(Path, places):
-        above = (place.absolute(), *place.absolute().parents)
-        folder = next(folder for folder in above if folder.is_dir())
+        above = place.absolute().parents
+        for file in filter(Path.is_file, above):
+            raise NotADirectoryError(f"{place} cannot be written: {file} is a file; rename one")
+        folder = next(folder for folder in (place.absolute(), *above) if folder.is_dir())
         if not os.access(folder, os.W_OK):
             raise PermissionError(
                 f"{place} cannot be written: change the permissions of {folder}, or name another "
@@ -111,22 +112,6 @@ def stored_run(key: str) -> Path | None:
     return folder if folder.is_dir() and files.changed_file(folder) is None else None
 
 
-def store_failure(key: str, sentence: str) -> None:
-    """Keep the sentence of a run that would fail again.
-
-    Args:
-        key: The address of the run.
-        sentence: The sentence.
-    """
-    files.write_json(store_folder("failures") / f"{key}.json", {"error": sentence})
-
-
-def stored_failure(key: str) -> str | None:
-    """Return the sentence of a run that failed, or None."""
-    file = store_folder("failures") / f"{key}.json"
-    return str(files.read_json(file)["error"]) if file.is_file() else None
-
-
 @contextlib.contextmanager
 def _held(key: str) -> Iterator[None]:
     """Hold a run within the block; wait while another process holds it.
@@ -159,10 +144,9 @@ def copy_to_results(key: str, folder: Path, facts: Mapping[str, Any]) -> None:
     stored = store_folder("runs") / key
     clear(folder)
     names = sorted(file.name for file in stored.iterdir() if file.name != files.HASHES)
-    for name in names:
-        if name != RESULT:
-            with files.atomic_path(folder / name) as temporary:
-                shutil.copyfile(stored / name, temporary)
+    for name in {*names} - {RESULT}:
+        with files.atomic_path(folder / name) as temporary:
+            shutil.copyfile(stored / name, temporary)
     outcome = files.read_json(stored / RESULT)
     result = {**facts, "address": key, "status": "ok", "error": None, **outcome}
     files.write_json(folder / RESULT, result)

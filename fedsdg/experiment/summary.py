@@ -5,12 +5,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedsdg.config.config import Config
-from fedsdg.experiment.runs import tasks_of
+from fedsdg.errors import remark
+from fedsdg.experiment.runs import is_current, tasks_of
 from fedsdg.files.places import RECORD, SEARCH, SUMMARY, filled, root
 
 
 def write_summary(runs: Path, output: Path, config: Config, search: Path | None = None) -> None:
     """Gather the runs of an experiment, and copy what its pages need.
+
+    A run that was made by another config or version, or copied in part, counts as not run.
 
     Args:
         runs: ``results/runs/{experiment}``.
@@ -23,13 +26,20 @@ def write_summary(runs: Path, output: Path, config: Config, search: Path | None 
     """
     from fedsdg.analysis.gather import summarise
     from fedsdg.analysis.render import USUAL, add_pages
+    from fedsdg.experiment.backbones import described_sha256
 
     if runs.name != config.experiment:
         raise ValueError(
             f"{runs} holds no runs of {config.experiment!r}; name results/runs/"
             f"{config.experiment}, or another config"
         )
-    folders = [runs / run.folder for run in config.runs()]
+    backbone = described_sha256(config, runs.parents[1] / "backbones")
+    made = {run.folder: is_current(runs / run.folder, run, backbone) for run in config.runs()}
+    if stale := [folder for folder, current in made.items() if not current]:
+        remark(f"not counted: {len(stale)} runs of another config or version, such as {stale[0]}")
+    # A folder that is not there stands for a run that was not run.
+    absent = runs.parent / ".absent" / runs.name
+    folders = [(runs if current else absent) / folder for folder, current in made.items()]
     search = search or search_file(config.experiment)
     facts = {entry.label: entry.facts for entry in config.methods}
     summarise(folders, output, facts, search=search)

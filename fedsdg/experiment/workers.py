@@ -205,7 +205,9 @@ def _serve(connection: Connection, plugins: tuple[str, ...]) -> None:
             try:
                 outcome = function(task, note)
             except Exception as error:
-                traceback.print_exc(file=sys.stderr)
+                # Missing or wrong data are one sentence.
+                if not isinstance(error, ValueError | OSError):
+                    traceback.print_exc(file=sys.stderr)
                 outcome = RuntimeError(str(error))
             connection.send((True, outcome))
     except (EOFError, BrokenPipeError, ConnectionResetError):

@@ -70,16 +70,10 @@ def shipped(place: str | Path, package: Path = PACKAGE) -> Path:
     path = root(package) / place
     if path.exists():
         return path
-    if (package / INSIDE).is_dir():
-        lack = f"in the installed package {package}, which brings less than the repository has"
-        remedy = "clone the repository for the rest"
-    elif (package.parent / "pyproject.toml").is_file():
-        lack = f"in the checkout {package.parent}"
-        remedy = "`git status` says what is gone"
-    else:
-        lack = f"beside the package {package}, which was installed without its data"
-        remedy = "install it again from its wheel, or from a clone of the repository"
-    raise FileNotFoundError(f"there is no {place} {lack}; {remedy}")
+    raise FileNotFoundError(
+        f"there is no {place} in {root(package)}: in a checkout `git status` says what is gone; an "
+        "installed package brings less than the repository has, so install it again or clone that"
+    )
 
 
 def root(package: Path = PACKAGE) -> Path:

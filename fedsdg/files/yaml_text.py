@@ -34,8 +34,7 @@ class _StrictLoader(_SafeLoader):
                     "one of them"
                 )
             lines[key.tag, key.value] = line
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        return mapping
+        return dict(super().construct_mapping(node, deep))
 
     def number(self, node: yaml.ScalarNode) -> float:
         """Return a number, which must be written in base 10."""
@@ -51,9 +50,27 @@ class _StrictLoader(_SafeLoader):
 
 _StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.number)
 _StrictLoader.add_constructor("tag:yaml.org,2002:float", _StrictLoader.number)
-# A number in YAML 1.2 and in JSON, a text in YAML 1.1.
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes the texts that the loader would read as numbers."""
+
+
+# A number in YAML 1.2, a text in YAML 1.1. Without a sign in its exponent it stays a text: 12e5678
+# may be a hash.
 _WITHOUT_A_POINT = re.compile(r"[-+]?[0-9]+[eE][-+][0-9]+")
-_StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", _WITHOUT_A_POINT, [*"-+0123456789"])
+for _side in (_StrictLoader, _Dumper):
+    _side.add_implicit_resolver("tag:yaml.org,2002:float", _WITHOUT_A_POINT, [*"-+0123456789"])
+
+
+def yaml_bytes(value: Any, **layout: Any) -> bytes:
+    """Return YAML that ``read_yaml`` reads as it was.
+
+    Args:
+        value: What it holds.
+        layout: Options of ``yaml.dump``.
+    """
+    return bytes(yaml.dump(value, Dumper=_Dumper, encoding="utf-8", **layout))
 
 
 def read_yaml(text: str | bytes, place: str) -> Any:

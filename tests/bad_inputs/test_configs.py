@@ -24,6 +24,11 @@ REFUSED = [
     ("methods", [{"type": "fedprox", "mu": "1e-4"}], "mu is '1e-4', but must be a number"),
     ("methods", [{"mu": 1}], "with a 'type'"),
     ("methods", [{"type": "scaffold", "optimiser": "adam"}], "prescribes sgd; remove"),
+    (
+        "methods",
+        [{"type": "scaffold", "optimiser": {"type": "sgd", "momentum": 0.9}}],
+        "prescribes sgd without momentum; remove 'momentum'",
+    ),
     ("methods", [{"type": "cgsv", "floor": 1}], "methods.cgsv.floor is 1, but must be at most"),
     ("methods", [{"type": "krum", "f": 4}], "methods.krum: Krum with f=4 needs at least"),
     ("methods", [{"type": "clustered", "clusters": 2, "beta": 1}], "has an unknown key 'beta'"),
@@ -55,7 +60,8 @@ REFUSED = [
     ("experiment", "a/b", "must be made of letters"),
     ("experiment", "x" * 300, "300 characters long"),
     ("search.seeds", [3], "seed 3 belongs to the grid"),
-    ("search.space", {"fedsdg": {"eta_g": [0.1, 0.01, "log"]}}, "a range must rise"),
+    ("search.space", {"fedsdg": {"eta_g": [0.1, 0.01, "log"]}}, "a numeric range must rise"),
+    ("search.space", {"fedsdg": {"optimiser": ["adam", "sgd", "linear"]}}, "from 'adam' to 'sgd'"),
     ("search.space", {"fedsdg": {"eta_q": [0.1, 1]}}, "did you mean 'eta_p'?"),
     ("search.space", {"fedsdg": {"eta_g": ["bound", 1, "log"]}}, "eta_m alone has one"),
     ("search.space", {"fedsdg": {}}, "names no parameter"),
@@ -103,6 +109,11 @@ TEXTS = (
     *("seeds: 010", "seeds: [1:30]", "experiment: x\nexperiment: y", "\ufeffexperiment: x"),
     *("%YAML 9", "a: !x 1", "federation: {rounds: 3", "\x00", "methods: [fedavg]\n  x: 1"),
 )
+
+
+def test_clients_that_start_elsewhere_have_no_control_variates():
+    with pytest.raises(ConfigError, match="methods.scaffold takes a client's path from the server"):
+        load(["smoke"], ["federation.trajectory=own", "methods=[scaffold]"])
 
 
 @pytest.fixture(scope="module")

@@ -66,6 +66,22 @@ def test_a_read_only_folder_is_named_before_anything_is_computed(
     assert "cannot be written: change the permissions of" in refused(*words.split())
 
 
+UNUSABLE = [
+    ("run --config smoke --method krum --output taken", "/taken is a file; rename one"),
+    ("pretrain --output taken/x", "/taken is a file; rename one"),
+    ("search --config tiny.yaml --output .", "--output . is a folder; name a file"),
+    ("grid tiny.yaml --set datasets=[{name:\xa0x,folder:\xa0gone}]", "error: data set 'x': there"),
+]
+
+
+@pytest.mark.parametrize(("words", "part"), UNUSABLE)
+def test_a_place_of_another_kind_is_named_before_anything_is_computed(words, part, empty, refused):
+    Path("taken").touch()
+    Path("tiny.yaml").write_text(yaml.safe_dump(TINY))
+    assert part in refused(*(word.replace("\xa0", " ") for word in words.split(" ")))
+    assert not Path(".fedsdg").exists()
+
+
 def test_the_place_of_an_error_is_shown_on_demand(empty):
     with pytest.raises(ValueError, match="there is no method"):
         main(["--traceback", "methods", "scafold"])

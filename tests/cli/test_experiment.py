@@ -70,6 +70,10 @@ def test_failed_runs_of_a_grid_are_an_error_unless_runs_alone_are_wanted(here, c
     assert not Path("flag").exists()
 
 
+def test_a_grid_without_a_finished_run_is_no_error(here, said, capsys):
+    assert said("grid", "tiny.yaml", "--set", "experiment=none", "--minutes", 0) == ""
+
+
 def test_a_search_is_shown_without_running_anything(here, said):
     found = said("search", "--config", "tiny.yaml", "--jobs", "1")
     assert found.startswith("fedavg: eta_g = ")

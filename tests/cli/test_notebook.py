@@ -1,5 +1,6 @@
 """The doors in Python: runs and records as frames, and a process left as it was."""
 
+import json
 import signal
 import warnings
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 import fedsdg
+from tests.cli.conftest import TINY
 
 
 def settings():
@@ -35,6 +37,17 @@ def test_a_run_gives_frames_and_the_process_is_as_before(here):
     (row,) = run.runs.to_dict("records")
     assert row["status"] == "ok" and row["last_accuracy"] == run.rounds["accuracy"].iloc[-1]
     assert len(run.timings) == 2
+
+
+def test_a_run_has_the_backbone_that_its_config_describes(here):
+    recipe = TINY["backbones"]["tiny"]
+    hashes = set()
+    for images in (100, 120):
+        again = json.dumps({"again": recipe | {"images": images}})
+        settings = ["experiment=again", "federation.rounds=1", f"backbones={again}"]
+        run = fedsdg.run("fedavg", config="tiny.yaml", settings=[*settings, "backbone=again"])
+        hashes |= set(run.runs["backbone_hash"])
+    assert len(hashes) == 2
 
 
 def test_a_run_that_fails_raises_its_sentence_and_gives_everything_back(here):

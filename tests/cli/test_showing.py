@@ -92,6 +92,7 @@ def test_check_counts_the_grid_of_a_config(here, said, told):
     line = "tiny: 2 methods x 1 data sets x 1 skews x 1 seeds = 2 runs\n"
     assert said("check", "--config", "tiny.yaml") == said("check", "tiny.yaml") == line
     assert told("check", "--config", "tiny.yaml")["runs"] == 2
+    assert said("check", "smoke") == said("check", "--config", "smoke")
     assert said("check", "--config", "tiny.yaml", "--brief") == ""
 
 

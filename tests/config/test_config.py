@@ -263,9 +263,14 @@ def test_tuned_values_lie_over_entries_and_lacking_ones_are_named(base, tmp_path
     assert config.run("digits", "iid", config.method("fedavg"), 0).training.eta_g == 0.25
     with pytest.raises(ConfigError, match=r"fedprox has no tuned values .* --only fedprox"):
         config.run("digits", "iid", config.method("fedprox"), 0)
+    with pytest.raises(ConfigError, match=r"fedprox has no tuned values in .*tuned\.yaml;"):
+        config.including(None, None, "iid").run("digits", "iid", config.method("fedprox"), 0)
     # A row whose search is not finished has no values yet, whatever its entry says.
     file.write_text("fedavg: null\n")
     assert Config.read(raw).untuned == ["fedavg", "fedprox"]
+    file.write_text("fedavg: 0.25\n")
+    with pytest.raises(ConfigError, match=r"tuned names .*, in which 0\.25 stands where a mapping"):
+        Config.read(raw)
     file.write_text("fedavg: {eta_q: 0.25}\n")
     with pytest.raises(ConfigError, match=r"fedavg has an unknown key 'eta_q'; did you mean"):
         Config.read(raw)

@@ -26,6 +26,17 @@ def test_files_lie_over_one_another_each_once(tmp_path):
     assert "over" not in found
 
 
+def test_over_is_followed_to_its_end(tmp_path):
+    write(tmp_path, "a.yaml", "seeds: [7]\nfederation: {rounds: 3}\n")
+    write(tmp_path, "b.yaml", "over: [a.yaml]\nfederation: {rounds: 4}\n")
+    c = write(tmp_path, "c.yaml", "over: [b.yaml, a.yaml]\n")
+    found = merged([c])
+    assert (found["seeds"], found["federation"]["rounds"]) == ([7], 4)
+    a = write(tmp_path, "a.yaml", "over: [c.yaml]\n")
+    with pytest.raises(ConfigError, match=r"b\.yaml: over names .*a\.yaml, which is laid over it"):
+        merged([a])
+
+
 def test_a_search_belongs_to_its_file(tmp_path):
     low = write(tmp_path, "low.yaml", "search: {trials: 3, space: {fedavg: {eta_g: [1, 2]}}}\n")
     high = write(tmp_path, "high.yaml", "search: {seeds: [200]}\n")
@@ -106,9 +117,10 @@ def test_yaml_that_is_well(tmp_path):
 
 
 def test_a_config_that_is_kept_whole_reads_back(tmp_path):
-    found = merged(["smoke"])
+    found = merged(["smoke"]) | {"about": "1e-3", "checkpoint_seconds": 1e-5}
     file = kept_whole(found, tmp_path)
     assert file == kept_whole(found, tmp_path)
+    assert merged([file]) == found
     assert [run.folder for run in load([file]).runs()] == [
         run.folder for run in load(["smoke"]).runs()
     ]

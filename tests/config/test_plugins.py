@@ -108,6 +108,17 @@ def test_the_hash_covers_what_lies_beside(plugin, tmp_path):
     assert plugins._sha256(file) != before
 
 
+def test_the_hash_covers_packages_that_lie_beside(tmp_path):
+    file = tmp_path / "plugin.py"
+    file.write_text("import json, mylib\nfrom fedsdg.parts import Part\n")
+    inner = tmp_path / "mylib/inner/rules.py"
+    inner.parent.mkdir(parents=True)
+    for other in (inner, tmp_path / "helper.py", tmp_path / "fedsdg/parts.py", tmp_path / "far.py"):
+        other.parent.mkdir(exist_ok=True)
+        other.write_text("import helper\n")
+    assert plugins.sources(file) == [file, tmp_path / "helper.py", inner]
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -119,12 +130,7 @@ def test_the_hash_covers_what_lies_beside(plugin, tmp_path):
             "rename",
         ),
         ("METHODS = {'mine': 3}", "METHODS['mine'] is a int; write Method(...)"),
-        ("from fedsdg.parts import part", "so remove @part"),
-        ("from fedsdg.parts import Range", "Field of pydantic"),
-        ("from fedsdg.methods.choice import Choice", "class Away(Attack, name='away')"),
         ("from fedsdg.methods.composition import Key", "docs/add-a-method.md shows"),
-        ("ATTACKS = {}", "'ATTACKS', which is gone; register a part by its class"),
-        ("from fedsdg.methods.method import Method\nMethod('x', up='2d')", "measured, so remove"),
         ("DATASETS = {'digits': print}", "'digits', which exists"),
     ],
 )

@@ -110,6 +110,9 @@ def test_a_wrong_word_is_one_sentence_and_leaves_nothing(more, sentence, tmp_pat
         ("methods: [{type: fedavg, name: FedAvg}]", "differ in upper and lower case alone"),
         ("federation: {rounds: 3}", "'federation' is the arena's to say"),
         ("methods: []", "there is nothing to compare"),
+        ("", "the config file mine.yaml is None, but must be a mapping"),
+        ("plugins: my.py", "mine.yaml: plugins is 'my.py', but must be a list"),
+        ("search: 3", "mine.yaml: search is 3, but must be a mapping"),
         ("methods: [fedagv]", "names no known method: 'fedagv'; did you mean 'fedavg'?"),
     ],
 )

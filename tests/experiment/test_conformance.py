@@ -23,7 +23,7 @@ from fedsdg.methods.method import Method
 class Momentum(Rule):
     """FedAvgM (Hsu et al. 2019), with updates clipped to the length of the median one."""
 
-    beta: Annotated[float, Field(ge=0, le=1)] = 0.5
+    beta: Annotated[float, Field(ge=0, lt=1)] = 0.9
     "share of the last step in the next one"
 
     def init(self, d, client_samples):

@@ -278,6 +278,8 @@ def test_bad_exports_are_one_sentence_and_leave_nothing(done, tmp_path, monkeypa
         return str(error.value)
 
     assert "no result.json" in sentence(tmp_path)
+    (tmp_path / "result.json").write_text("{}")
+    assert "no result.json of a run; name a folder such as" in sentence(tmp_path)
     assert "no client 8; the run's are 0 to 7" in sentence(clients=[8])
     plain = done("fedavg", "iid", "training.save=null", "training.epochs=1")
     assert "kept no model; run it again" in sentence(plain.folder)

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fedsdg.analysis.gather import NOT_RUN, failed_runs
 from fedsdg.experiment.execution import record_failure
 from fedsdg.experiment.grid import run_grid, runner, selected
 from fedsdg.experiment.interruption import Stopped
 from fedsdg.experiment.runs import tasks_of
 from fedsdg.experiment.store import RECORDS, store_folder
-from fedsdg.files import changed_file, read_json
+from fedsdg.experiment.summary import write_summary
+from fedsdg.files import HASHES, changed_file, read_json
 from tests.experiment.conftest import TINY, ended, place_backbone, python, tiny, wait_until
 
 
@@ -116,6 +118,24 @@ def test_a_failed_run_is_a_line_and_the_others_are_done(folder, forked):
     assert line.endswith(statuses["wild"]["error"])
 
 
+def test_runs_of_another_config_and_half_copies_are_no_runs_of_a_summary(folder, forked, capsys):
+    settings = ["skews=[iid]", "seeds=[0]", "methods=[fedavg, fedsdg, fedprox]"]
+    assert run_grid(tiny(*settings)) == []
+    config = tiny(*settings, "federation.rounds=2")
+    assert run_grid(config, only=["fedavg", "fedprox"]) == []
+    runs, summary = Path("results/runs/tiny"), Path("results/summary/tiny")
+    fedavg, fedsdg, _ = (task.run.folder for task in tasks_of(config))
+    (runs / fedavg / HASHES).unlink()
+    write_summary(runs, summary, config)
+    assert failed_runs(summary) == dict.fromkeys([fedavg, fedsdg], NOT_RUN)
+    sentence = f"not counted: 2 runs of another config or version, such as {fedavg}\n"
+    assert sentence in capsys.readouterr().err
+    config = tiny(*settings, "federation.rounds=2", "backbones.tiny.epochs=2")
+    assert run_grid(config, only=["fedavg"]) == []
+    write_summary(runs, summary, config)
+    assert fedavg not in failed_runs(summary) and len(failed_runs(summary)) == 2
+
+
 PLUGIN = """
 from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.federation.conditions.attack import Attack
@@ -155,7 +175,7 @@ def test_a_killed_worker_is_a_failed_run(folder, forked):
 
 def test_a_data_set_that_cannot_be_had_ends_the_grid(folder, forked):
     config = tiny("partition.min_samples=5000")
-    with pytest.raises(ValueError, match="partition .*min_samples"):
+    with pytest.raises(ValueError, match="^1437 samples .*min_samples"):
         run_grid(config)
     assert not Path("results/runs").exists()
 
@@ -218,6 +238,27 @@ def test_a_stopped_grid_goes_on_with_the_same_bytes(folder, made_backbone, forke
     )
     names = {k.partition("results/")[2]: v for k, v in made.items()}
     assert names == {k.partition("results/")[2]: v for k, v in undisturbed.items()}
+
+
+BAR = """
+from fedsdg.config.layers import load
+from fedsdg.experiment.progress import Progress
+from fedsdg.experiment.runs import tasks_of
+
+tasks = [*tasks_of(load(["tiny.yaml"]))]
+progress = Progress("tiny")
+progress.start(tasks, 0)
+progress.finish(tasks[0], None)
+"""
+
+
+def test_a_disabled_bar_is_no_fault(folder, monkeypatch):
+    tiny()
+    script = folder / "bar.py"
+    script.write_text(BAR)
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    process = python(script, stderr=subprocess.PIPE)
+    assert "[1/8]" in process.communicate()[1] and process.returncode == 0
 
 
 def test_a_grid_that_is_stopped_before_its_first_run_says_so(folder):

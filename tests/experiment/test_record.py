@@ -140,6 +140,14 @@ def test_runs_of_another_version_that_lie_here_are_not_recorded(grid, monkeypatc
     assert not RECORD.exists()
 
 
+def test_recorded_runs_of_another_backbone_are_done_again(grid):
+    assert [*make_record(1)][-1] == "in all: finished"
+    forget_results()
+    recipe = grid["backbones"]["tiny"] | {"epochs": 2}
+    write(grid | {"backbones": {"tiny": recipe}})
+    assert next(make_record(1, minutes=0)).startswith("runs tiny.yaml: 4 runs left")
+
+
 def test_a_step_that_fails_stops_no_other(grid):
     Path("broken.yaml").write_text("rounds: 3\n")
     module.STEPS.write_text("- [runs, broken.yaml, 36]\n- [runs, tiny.yaml, 36]\n")

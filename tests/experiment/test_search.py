@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 import yaml
 
 from fedsdg.experiment import search as module
@@ -13,7 +14,7 @@ from fedsdg.experiment.material import get_or_make
 from fedsdg.experiment.points import points
 from fedsdg.experiment.runs import tasks_of
 from fedsdg.experiment.search import search, summary_lines
-from fedsdg.experiment.store import store_folder, stored_failure
+from fedsdg.experiment.store import store_folder
 from tests.experiment.conftest import tiny
 
 OUTPUT = Path("results/search/tiny.json")
@@ -36,7 +37,7 @@ stored: dict[str, float] = {}
 
 
 def outcome(key, known):
-    return stored.get(key) or stored_failure(key) or known.get(key)
+    return stored.get(key) or known.get(key)
 
 
 def failed(trial):
@@ -187,6 +188,13 @@ def test_choices_are_all_tried_without_a_number(folder, ran):
     assert rates == [0.001, 0.01, 0.1]
 
 
+def test_choices_may_be_parts(folder, ran):
+    choices = "search.space={fedavg: {eta_g: null, optimiser: [adam, {type: sgd, momentum: 0.5}]}}"
+    search(tiny(choices, "search.trials=null", "methods=[fedavg]"), OUTPUT)
+    config = tiny("tuned=results/search/tiny.tuned.yaml", "methods=[fedavg]")
+    assert config.methods[0].training["optimiser"].registered_as in ("adam", "sgd")
+
+
 def test_a_range_from_the_bound_begins_where_gates_can_move(folder, ran):
     for task in tasks_of(tiny("seeds=[100]", "search.seeds=[1]")):
         get_or_make(task)
@@ -238,6 +246,23 @@ def test_a_small_search(folder, forked, capsys):
         require_no_test_accuracy(run)
     assert search(config, OUTPUT, jobs=2) == found
     assert [*store_folder("runs").iterdir()] == good
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_machine_without_the_device_fails_no_trial(folder, forked):
+    found = search(tiny("training.device=cuda", "search.trials=1"), OUTPUT)["methods"]
+    assert all(row["failed"] == 0 and row["best"] is None for row in found.values())
+    assert all(trial["runs"] == {} for row in found.values() for trial in row["trials"])
+
+
+def test_where_every_run_failed_there_is_no_winner(folder, forked):
+    wild = "search.space={fedavg: {eta_g: [1.0e+30, 1.0e+31]}}"
+    options = ["search.seeds=[100]", "search.trials=null", "training.clip_norm=1.0e+30"]
+    config = tiny(wild, *options, "methods=[{type: fedavg, optimiser: sgd}]")
+    found = search(config, OUTPUT)
+    row = found["methods"]["fedavg"]
+    assert (row["failed"], row["best"], row["trials"][0]["score"]) == (2, None, 0)
+    assert summary_lines(found) == ["fedavg: all finalists failed (2 of 2 trials, 2 failed)"]
 
 
 def test_a_search_that_ran_out_of_time_says_so(folder, forked, capsys):
