@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedsdg.config.entries import Entry
+from fedsdg.config.plugins import METHODS
 from fedsdg.errors import ConfigError, hint
 from fedsdg.parts import Natural, Part
 
@@ -45,9 +46,9 @@ class Scenario(Part):
             name: That of the scenario, for the error.
 
         Raises:
-            ConfigError: No method has a parameter of a name.
+            ConfigError: No method that there is has a parameter of a name.
         """
-        known = list(dict.fromkeys(key for entry in entries for key in entry.parameters))
+        known = list(dict.fromkeys(key for row in METHODS.values() for key in row.parameters))
         for key in self.parameters or {}:
             if key not in known:
                 place = f"scenarios.{name}.parameters"
