@@ -100,9 +100,15 @@ def backbone_sha256(file: Path) -> str:
 
 
 def described_sha256(config: Config, folder: Path) -> str | None:
-    """Return the SHA-256 of a config's backbone by the facts in a folder; "" of another recipe's.
+    """Return the SHA-256 of a config's backbone, by the facts that lie beside its weights.
 
-    None: there are no facts, or the config has no backbone or takes one over.
+    Args:
+        config: The config.
+        folder: Where the facts are.
+
+    Returns:
+        The hash; "" if another recipe made the backbone; None if there are no facts, or if the
+        config has no backbone or takes one over.
     """
     recipe = config.backbones[config.backbone]
     facts = folder / f"{config.backbone}.json"

@@ -107,7 +107,7 @@ def seeds_shown(tab) -> dict[int, float]:
 
 
 def test_it_is_one_small_file_with_few_words(tab, made: Path):
-    assert made.stat().st_size < 3_000_000
+    assert made.stat().st_size < 3_500_000
     text = made.read_text(encoding="utf-8")
     assert not re.search(r"""(?:src|href|url)\s*[=(]\s*["']?(?:https?:)?//""", text)
     assert len(tab.evaluate("document.body.innerText").split()) <= 2_500
