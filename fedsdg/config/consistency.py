@@ -86,8 +86,8 @@ def require_consistent(config: Config) -> None:
         method = entry.method
         if federation.trajectory == "own" and any(term.plain for term in method.terms):
             raise ConfigError(
-                "takes a client's path from the server's model for its gradient, but with "
-                "federation.trajectory: own clients start elsewhere; remove one of them",
+                "takes its gradients from how far a client has moved from the server's model, but "
+                "with federation.trajectory: own clients start elsewhere; remove one of them",
                 f"methods.{entry.label}",
             )
         try:

@@ -149,8 +149,8 @@ def with_tuned(
         space: Label → parameter → axis of the search.
 
     Returns:
-        The entries. One is ``lacking`` if it has not a value that its space names, or if neither it
-        nor its method is in the last file and it sets no ``eta_g``.
+        The entries. ``lacking`` names the last file where an entry lacks a value that its space
+        names, or where neither it nor its method is in that file and it sets no ``eta_g``.
     """
     layers = [_tuned(file) for file in files]
     laid: list[Entry] = []

@@ -46,7 +46,7 @@ class Scenario(Part):
             name: That of the scenario, for the error.
 
         Raises:
-            ConfigError: No method that there is has a parameter of a name.
+            ConfigError: No known method has a parameter of such a name.
         """
         known = list(dict.fromkeys(key for row in METHODS.values() for key in row.parameters))
         for key in self.parameters or {}:

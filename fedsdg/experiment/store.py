@@ -57,7 +57,9 @@ def require_writable(*places: str | Path) -> None:
     for place in map(Path, places):
         above = place.absolute().parents
         for file in filter(Path.is_file, above):
-            raise NotADirectoryError(f"{place} cannot be written: {file} is a file; rename one")
+            raise NotADirectoryError(
+                f"{place} cannot be written: {file} is a file; rename one of them"
+            )
         folder = next(folder for folder in (place.absolute(), *above) if folder.is_dir())
         if not os.access(folder, os.W_OK):
             raise PermissionError(
@@ -144,9 +146,10 @@ def copy_to_results(key: str, folder: Path, facts: Mapping[str, Any]) -> None:
     stored = store_folder("runs") / key
     clear(folder)
     names = sorted(file.name for file in stored.iterdir() if file.name != files.HASHES)
-    for name in {*names} - {RESULT}:
-        with files.atomic_path(folder / name) as temporary:
-            shutil.copyfile(stored / name, temporary)
+    for name in names:
+        if name != RESULT:
+            with files.atomic_path(folder / name) as temporary:
+                shutil.copyfile(stored / name, temporary)
     outcome = files.read_json(stored / RESULT)
     result = {**facts, "address": key, "status": "ok", "error": None, **outcome}
     files.write_json(folder / RESULT, result)

@@ -37,7 +37,7 @@ def write_summary(runs: Path, output: Path, config: Config, search: Path | None 
     made = {run.folder: is_current(runs / run.folder, run, backbone) for run in config.runs()}
     if stale := [folder for folder, current in made.items() if not current]:
         remark(f"not counted: {len(stale)} runs of another config or version, such as {stale[0]}")
-    # A folder that is not there stands for a run that was not run.
+    # Their places are named below a folder that is never there, so that they count as not run.
     absent = runs.parent / ".absent" / runs.name
     folders = [(runs if current else absent) / folder for folder, current in made.items()]
     search = search or search_file(config.experiment)

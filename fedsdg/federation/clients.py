@@ -68,7 +68,7 @@ def download(
     start = setup.downloads(server, clients)
     private = kept.read("private", clients)
     vectors = {name: kept.read(name, clients) for name in setup.kept_widths}
-    absent = torch.from_numpy(kept.counts.sent[clients] < kept.counts.sent.max())
+    absent = torch.from_numpy(kept.counts.arrived[clients] < kept.counts.arrived.max())
     for name in (name for term in setup.work.terms for name in term.reset_after_absence):
         vectors[name][absent.to(vectors[name].device)] = 0
     method = setup.personalisation
@@ -144,6 +144,6 @@ def updated_rows(view: RoundView) -> PendingRows:
     rows["private"] = view.setup.own_rows(results)
     counts = copy.deepcopy(view.store.counts)
     counts.trained[present] = view.t
-    counts.sent[view.arrived.clients] = view.t
+    counts.arrived[view.arrived.clients] = view.t
     counts.steps[present] += results.counts["steps"]
     return PendingRows(view.store, present, rows, counts)

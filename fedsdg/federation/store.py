@@ -21,7 +21,7 @@ class Counts:
 
     trained: np.ndarray
     "the last round in which each trained; 0: never"
-    sent: np.ndarray
+    arrived: np.ndarray
     "the last round in which an update of each arrived; 0: never"
     steps: np.ndarray
     "local steps so far"

@@ -21,7 +21,7 @@ class Term(Part):
     """Base of terms; this one is 0, keeps nothing and sends nothing."""
 
     plain: ClassVar[bool] = False
-    "whether it takes clients to train by SGD without momentum"
+    "whether its formula holds only if clients train by SGD without momentum"
     keeps: ClassVar[tuple[str, ...]] = ()
     "names of the vectors [d] that a client keeps for the term between rounds, 0 at first"
     reset_after_absence: ClassVar[tuple[str, ...]] = ()

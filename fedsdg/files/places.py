@@ -71,8 +71,8 @@ def shipped(place: str | Path, package: Path = PACKAGE) -> Path:
     if path.exists():
         return path
     raise FileNotFoundError(
-        f"there is no {place} in {root(package)}: in a checkout `git status` says what is gone; an "
-        "installed package brings less than the repository has, so install it again or clone that"
+        f"there is no {place} in {root(package)}; `git status` says what is gone from a checkout, "
+        "an installed package brings less than the repository: install it again, or clone that"
     )
 
 

@@ -70,7 +70,7 @@ class Method:
         if type(self.rule).plan is Rule.plan:
             raise ValueError(f"{self.title}: its rule {type(self.rule).__name__} defines no `plan`")
         if self.optimiser != "sgd" and any(term.plain for term in self.terms):
-            raise ValueError(f'{self.title}: a term of it needs SGD; add optimiser="sgd"')
+            raise ValueError(f'{self.title}: one of its terms needs SGD; add optimiser="sgd"')
         if lacking := set(self.fixed) - set(parameters(*self.parts)):
             raise ValueError(
                 f"{self.title} fixes {', '.join(sorted(lacking))}, which none of its parts has; "

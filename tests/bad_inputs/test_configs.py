@@ -112,7 +112,7 @@ TEXTS = (
 
 
 def test_clients_that_start_elsewhere_have_no_control_variates():
-    with pytest.raises(ConfigError, match="methods.scaffold takes a client's path from the server"):
+    with pytest.raises(ConfigError, match="methods.scaffold takes its gradients from how far"):
         load(["smoke"], ["federation.trajectory=own", "methods=[scaffold]"])
 
 

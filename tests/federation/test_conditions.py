@@ -215,7 +215,7 @@ def test_what_terms_keep_follows_what_arrives(late):
     for row in done.clients:
         if "weight" in row:
             arrived[row["client"]] = row["round"]
-    assert done.store.counts.sent.tolist() == arrived.tolist()
+    assert done.store.counts.arrived.tolist() == arrived.tolist()
     if late == "discard":  # c is the mean of all c_i
         kept = done.store.read("control", np.arange(8))
         torch.testing.assert_close(kept.mean(0), done.server.state["control"], **CLOSE)
