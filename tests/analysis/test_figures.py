@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from fedsdg.analysis import drawing, figures
-from fedsdg.analysis.records import record
+from fedsdg.analysis.records import Record, record
 
 #: Figure → a record that has data for it.
 SHOWN = {
@@ -185,6 +186,15 @@ def test_a_heat_map_shows_its_numbers_and_who_is_best_in_bold(drawn: Drawn) -> N
     assert bold == frame["tied"].tolist()
     worst = frame[~frame["oracle"]]["mean"]
     assert worst.is_monotonic_increasing and frame["oracle"].is_monotonic_increasing
+
+
+def test_partitions_of_several_data_sets_have_a_panel_each(reference: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(reference / "label-skew-levels", tmp_path / "two")
+    (folder / "SHA256SUMS").unlink()
+    shutil.copytree(folder / "partitions/digits", folder / "partitions/mnist")
+    frame = figures.partition(Record(folder))
+    assert {cell.partition(":")[0] for cell in frame["cell"]} == {"digits", "mnist"}
+    assert not frame.duplicated(["cell", "client", "class"]).any()
 
 
 def test_gates_stand_client_by_client_a_before_b(drawn: Drawn) -> None:

@@ -439,7 +439,7 @@ def test_central_training_visits_all_samples_before_it_visits_one_again():
     done = run(setup)
     assert all((row["bytes_up"], row["bytes_down"]) == (0, 0) for row in done.rounds)
     befalling = [Attackers(attack=SignFlip(), share=0.4), Dropout(probability=0.9)]
-    for seed in range(3):
+    for seed in (2, 3):  # In the second, client 0 is an attacker.
         made = [
             run(federation(parts={"sharing": Central()}, conditions=conditions, seed=seed)).theta
             for conditions in ([], befalling)
