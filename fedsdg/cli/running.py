@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -251,11 +252,15 @@ def reproduce(snakemake: Words = (), *, laid: Laid, cores: str = "all") -> int:
         os.environ[variable] = os.pathsep.join([str(folder), *filter(None, others)])
     from snakemake.cli import main
 
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         main(words)
     except SystemExit as end:
         if end.code:
             return int(end.code)
+    finally:  # Snakemake leaves its own, which would let a notebook ignore the signal from now on.
+        if signal.getsignal(signal.SIGTERM) != handler:
+            signal.signal(signal.SIGTERM, handler)
     names = ARENAS if config is None else [config.experiment]
     done = [name for name in names if filled(VERIFIED, experiment=name).is_file()]
     if done:  # Options may ask for less than everything.

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import pandas as pd
@@ -145,4 +146,6 @@ def test_a_partition_and_a_backbone_are_those_of_the_grid(here, said):
 
 @pytest.mark.slow
 def test_the_workflow_plans_an_experiment(here):
+    handler = signal.getsignal(signal.SIGTERM)
     assert main(["reproduce", "--config", "tiny.yaml", "--cores", "1", "--", "--dry-run"]) == 0
+    assert signal.getsignal(signal.SIGTERM) == handler
