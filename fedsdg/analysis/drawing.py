@@ -28,7 +28,7 @@ from fedsdg.analysis.metrics import METRICS
 from fedsdg.analysis.names import cell_title, method_title
 from fedsdg.files import atomic_path
 
-#: Colours of text, of the background, of clients that agree (A) and in conflict (B).
+#: Colours of text, of the background, of clients that agree (A) and that differ (B).
 INK, GREY, GROUP_A, GROUP_B = "#222222", "#b0b0b0", "#0072b2", "#d55e00"
 #: Method → colour, marker and dashes in every figure. Of many lines the first of these are named.
 LOOKS: Mapping[str, tuple[str, str, str]] = {
@@ -51,7 +51,7 @@ _COLOURS = ("#5e3c99", "#1b7837", "#d6604d", "#bf812d", "#2c7fb8", "#737373", "#
 _MARKERS = "sD^vPX<>"
 #: Group of clients → look and title; the empty one is all of them.
 _GROUPS = {"": (INK, "o", "-"), "A": (GROUP_A, "o", "-"), "B": (GROUP_B, "D", "-")}
-_TITLES = {"": "all clients", "A": "A: clients that agree", "B": "B: clients in conflict"}
+_TITLES = {"": "all clients", "A": "A: clients that agree", "B": "B: clients that differ"}
 #: Column → how its values are printed.
 _PRINTED: Mapping[str, Callable[[Any], str]] = {
     **{"method": method_title, "rival": method_title, "cell": cell_title},

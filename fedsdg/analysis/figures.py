@@ -93,7 +93,7 @@ def _lowest_seed(record: Record) -> pd.DataFrame:
 
 @figure("dots", y="method", by=("cell",))
 def groups(record: Record) -> pd.DataFrame:
-    """Accuracy of clients that agree with the majority (A) and of those in conflict with it (B).
+    """Accuracy of clients that agree with the majority (A) and of those that differ from it (B).
 
     Rows are sorted by the accuracy of B. Means over seeds, with 95 % intervals from five seeds on.
     """
@@ -102,7 +102,7 @@ def groups(record: Record) -> pd.DataFrame:
 
 @figure("curves", "rounds.parquet", x="round", line="method")
 def progress(record: Record) -> pd.DataFrame:
-    """Accuracy by round: of clients in conflict (B), or of all clients and of the shared model.
+    """Accuracy by round: of clients that differ (B), or of all clients and of the shared model.
 
     Means over seeds; bands: 95 % intervals. Grey: the other methods of the experiment; their lines
     may leave the axes.
@@ -149,7 +149,7 @@ def _with_gates(record: Record, runs: pd.DataFrame, columns: Sequence[str] = ())
 def gates(record: Record) -> pd.DataFrame:
     """Last gate of every client and block at the lowest seed.
 
-    A: clients that agree with the majority, B: clients in conflict with it. The scale is the range
+    A: clients that agree with the majority, B: clients that differ from it. The scale is the range
     of the gates shown.
     """
     rows = _with_gates(record, _lowest_seed(record)).sort_values("round", kind="stable")
@@ -188,7 +188,7 @@ def gate_course(record: Record) -> pd.DataFrame:
 def weights(record: Record) -> pd.DataFrame:
     """Aggregation weights of {method} by round, in percent of an equal share (dashed).
 
-    A: clients that agree with the majority, B: clients in conflict with it. Means over seeds;
+    A: clients that agree with the majority, B: clients that differ from it. Means over seeds;
     bands: 95 % intervals.
     """
     runs = record.finished[record.finished["method"] == subject(record)]

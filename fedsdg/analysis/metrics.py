@@ -2,8 +2,8 @@
 
 Stored metrics are columns of runs.parquet; the others are functions of a run's rows of a table.
 ``_a`` and ``_b`` restrict a metric to the clients that agree with the majority and to those that
-conflict with it. A metric that is entered here is known to tables, figures, claims and
-``fedsdg trace``.
+differ from it, in their labels or their images. A metric that is entered here is known to tables,
+figures, claims and ``fedsdg trace``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ READINGS = {
     "selected": "round selected on validation data",
     "end": "mean of the evaluations in the last quarter of the rounds",
 }
-GROUPS = {"": "", "_a": ", clients that agree (A)", "_b": ", clients that conflict (B)"}
+GROUPS = {"": "", "_a": ", clients that agree (A)", "_b": ", clients that differ (B)"}
 
 #: Rows of a run → its number, NaN where it has none.
 Number = Callable[[pd.DataFrame], float]
@@ -294,9 +294,9 @@ def relative_weights(rows: pd.DataFrame) -> pd.Series:
     return rows["weight"] * cohorts[rows["round"]]
 
 
-@metric("weight of clients that conflict (1: equal)", reads="weight conflicts")
+@metric("weight of clients that differ (1: equal)", reads="weight conflicts")
 def weight_b(rows: pd.DataFrame) -> float:
-    """Return the mean relative weight of the clients in conflict."""
+    """Return the mean relative weight of the clients that differ."""
     return float(relative_weights(rows)[rows["conflicts"].eq(True)].mean())
 
 

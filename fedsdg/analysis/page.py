@@ -84,7 +84,7 @@ class _Column:
 _COLUMNS = {
     "accuracy": _Column("accuracy", "All clients"),
     "accuracy_a": _Column("accuracy_a", "A (agree)"),
-    "accuracy_b": _Column("accuracy_b", "B (conflict)"),
+    "accuracy_b": _Column("accuracy_b", "B (differ)"),
     "worst_decile": _Column("worst_decile", "Worst decile"),
     "accuracy_own_test": _Column("accuracy_own_test", "Own test set"),
     "accuracy_shared": _Column("accuracy_shared", "Shared model"),

@@ -308,7 +308,7 @@ def of_means(name: str, metrics: Sequence[str], caption: str, record: Record) ->
 MEANS = {
     "groups": (
         GROUPS,
-        "Accuracy (%) of the clients that agree with the majority (A), that conflict with it (B) "
+        "Accuracy (%) of the clients that agree with the majority (A), that differ from it (B) "
         f"and that never train (new clients), {WHERE}",
     ),
     "stragglers": (

@@ -168,7 +168,7 @@ def test_a_metric_of_ones_own_is_a_function_of_a_runs_rows(record):
     assert by_seed(record, "highest_weight").tolist() == [0.75] * 5
     assert by_seed(record, "evaluations").tolist() == [8] * 5
     assert by_seed(record, "highest_weight_a").tolist() == [0.25] * 5
-    assert METRICS["highest_weight_b"].title == "highest weight, clients that conflict (B)"
+    assert METRICS["highest_weight_b"].title == "highest weight, clients that differ (B)"
     assert values(record, "never").empty, "it needs a column that no run has"
 
 
