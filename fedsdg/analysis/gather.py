@@ -32,7 +32,7 @@ from fedsdg.files import (
     write_json,
 )
 from fedsdg.files.places import RUN_BELOW, run_below
-from fedsdg.files.records import ROWS_OF_A_GROUP, read_parquet, write_tables
+from fedsdg.files.records import ROWS_OF_A_GROUP, read_parquet, rounded, write_tables
 
 #: Files of a record that SHA256SUMS lists; the others are made from them.
 LISTED = (".parquet", ".json", ".yaml")
@@ -154,8 +154,8 @@ def _provenance(folder: Path, row: Row) -> dict[str, Any]:
 
 
 def _with(file: Path, facts: Mapping[str, Any], added: pa.Schema) -> pa.Table:
-    """Return a table of a run with columns of one value each."""
-    table = guarded(file, read_parquet)
+    """Return a table of a run, rounded, with columns of one value each."""
+    table = rounded(guarded(file, read_parquet))
     for field in added:
         value = pa.scalar(facts.get(field.name), field.type)
         table = table.append_column(field, pa.repeat(value, len(table)))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -260,6 +261,21 @@ def write_tables(path: str | Path, tables: Iterable[pa.Table], schema: pa.Schema
         for table in tables:
             writer.write_table(table.cast(schema))
             del table  # or it would lie in memory beside the next one
+
+
+def rounded(table: pa.Table) -> pa.Table:
+    """Return a table whose single-precision numbers have 16 significant bits, about five digits.
+
+    The bits behind them are rounding errors of training, and take a fifth of the room of a record.
+    """
+    for place, column in enumerate(table.schema):
+        if column.type == pa.float32():
+            numbers = table[place].combine_chunks()
+            fraction, exponent = np.frexp(numbers.to_numpy(zero_copy_only=False))
+            kept = np.ldexp(np.rint(fraction * 2**16) / 2**16, exponent)
+            missing = numbers.is_null().to_numpy(zero_copy_only=False)
+            table = table.set_column(place, column, pa.array(kept, column.type, mask=missing))
+    return table
 
 
 def read_parquet(path: str | Path, columns: list[str] | None = None) -> pa.Table:

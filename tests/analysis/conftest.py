@@ -60,6 +60,7 @@ def write_run(folder: Path, method: str, seed: int, *, gates: bool = True, **fac
     write_parquet(folder / "rounds.parquet", rows, ROUNDS_SCHEMA)
     clients = [
         {"round": t, "client": k, "val_accuracy": 0.5, "weight": 0.25 + k / 2, "conflicts": k == 1}
+        | {"train_loss": 1 / 3}
         | ({"gates": [0.05, 0.95 * k]} if gates and method != "fedavg" else {})
         for t in rounds
         for k in (0, 1)

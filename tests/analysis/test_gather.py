@@ -45,6 +45,8 @@ def test_a_summary_has_the_rows_that_its_runs_recorded(made):
     own = pq.read_table(run_folder(made, "fedsdg", 3) / "clients.parquet").to_pylist()
     rows = pd.read_parquet(summary / "clients.parquet").query("method == 'fedsdg' and seed == 3")
     assert rows["gates"].map(list).tolist() == [row["gates"] for row in own]
+    assert own[0]["train_loss"] == pytest.approx(1 / 3)
+    assert set(rows["train_loss"]) == {round(2**17 / 3) / 2**17}
     timings = pd.read_parquet(summary / "timings.parquet")
     assert set(timings["wall_seconds"]) == {3.0}
     assert read_json(summary / "methods.json") == METHODS

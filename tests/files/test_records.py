@@ -11,6 +11,7 @@ from fedsdg.files.records import (
     TIMINGS_SCHEMA,
     more,
     read_parquet,
+    rounded,
     write_parquet,
 )
 
@@ -39,6 +40,16 @@ def test_a_declared_column_is_there_where_it_says_something_and_no_other_is_writ
     with pytest.raises(ValueError, match=sentence):
         write_parquet(file, [row | {"atacker": True}], CLIENTS_SCHEMA, columns)
     assert file.read_bytes() == before
+
+
+def test_single_precision_is_rounded_to_sixteen_bits_and_all_else_kept():
+    floats = [1 / 3, -1e-30, 65535.0, 65537.0, 0.0, float("inf"), None]
+    table = pa.table({"a": pa.array(floats, pa.float32()), "b": pa.array(floats)})
+    found = rounded(table)
+    assert found.schema == table.schema and found["b"] == table["b"]
+    assert found["a"].to_pylist()[2:] == [65535.0, 65536.0, 0.0, float("inf"), None]
+    assert found["a"][0].as_py() == round(2**17 / 3) / 2**17 != table["a"][0].as_py()
+    assert found["a"][1].as_py() == pytest.approx(-1e-30, rel=2**-16)
 
 
 @pytest.mark.parametrize("said", [None, "1", str(FORMAT + 1), "new"])
