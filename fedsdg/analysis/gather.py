@@ -293,14 +293,14 @@ def keep_record(
     """
     _require_finished(summary)
     here = _rows_of(summary)
-    staying: Collection[str] = ()
-    # A search may have left its values in the folder before the first runs are recorded.
-    if merge and (record / "runs.parquet").is_file():
-        recorded = _rows_of(record)
-        made = {run: row for run, row in here.items() if row["status"] == "ok"}
-        staying = recorded.keys() - made.keys() - {*without}
-        _require_alike([recorded[run] for run in sorted(staying)], [*made.values()])
-    with appearing(record) as new:
+    with appearing(record) as new:  # It brings a record back whose replacement was killed.
+        staying: Collection[str] = ()
+        # A search may have left its values in the folder before the first runs are recorded.
+        if merge and (record / "runs.parquet").is_file():
+            recorded = _rows_of(record)
+            made = {run: row for run, row in here.items() if row["status"] == "ok"}
+            staying = recorded.keys() - made.keys() - {*without}
+            _require_alike([recorded[run] for run in sorted(staying)], [*made.values()])
         join([(summary, here.keys() - staying), (record, staying)], new)
         _copy_search(summary, record, new)
         _copy_sources([summary, record] if staying else [summary], new)

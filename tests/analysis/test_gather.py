@@ -133,8 +133,11 @@ def test_in_pieces_a_record_is_that_made_at_once(tmp_path, monkeypatch, pieces):
     assert there == in_order(record_of(tmp_path))
 
 
-def test_runs_that_were_not_run_here_stay_as_they_were(root):
+@pytest.mark.parametrize("killed", [False, True], ids=["before", "within"])
+def test_runs_that_were_not_run_here_stay_as_they_were(root, killed):
     before = in_order(record_of(root))
+    if killed:  # between the two renames of an earlier merge
+        record_of(root).rename(record_of(root).with_name(".made.replaced"))
     for seed in range(5):
         shutil.rmtree(run_folder(root, "fedavg", seed))
     folders = [run_folder(root, *run) for run in RUNS]
