@@ -89,7 +89,7 @@ _COLUMNS = {
     "accuracy_own_test": _Column("accuracy_own_test", "Own test set"),
     "accuracy_shared": _Column("accuracy_shared", "Shared model"),
     "accuracy_end": _Column("accuracy", "All, at the end", at="end"),
-    "doubled": _Column("doubled", "Change, twice the rounds"),
+    "doubled": _Column("doubled", "Change, half to all rounds"),
     "megabytes": _Column("megabytes", "MB", digits=0),
     "regret": _Column("regret", "Regret"),
 }
