@@ -24,7 +24,7 @@ from fedsdg.experiment.runs import Task, task_of
 from fedsdg.experiment.training import Training
 from fedsdg.files import differences, sha256_json
 from fedsdg.files.places import ARENAS, RECORDS, run_below
-from fedsdg.files.records import read_parquet
+from fedsdg.files.records import read_parquet, rounded
 
 ROUNDS = 5
 """Rounds that are done again: enough for every client's data, cohort and first values to count."""
@@ -113,12 +113,12 @@ def compared(
         where = pc.field("round") <= max(made["round"] for made in here[table])
         for name in ("dataset", "skew", "method", "seed"):
             where &= pc.field(name) == row[name]
-        rows = read_parquet(record / f"{table}.parquet").filter(where)
+        rows = rounded(read_parquet(record / f"{table}.parquet").filter(where))
         there = pd.DataFrame(rows.to_pylist()).set_index(key)
         names = set().union(*here[table])
         kinds = pa.schema([column for column in rows.schema if column.name in names])
-        rounded = pa.Table.from_pylist(here[table], schema=kinds)  # As the record rounds them.
-        own = pd.DataFrame(rounded.to_pylist()).set_index(key)
+        made_here = rounded(pa.Table.from_pylist(here[table], schema=kinds))
+        own = pd.DataFrame(made_here.to_pylist()).set_index(key)
         if not there.index.equals(own.index):
             text = f"{table}.parquet has other rounds or clients: {len(rows)} rows in the record"
             return _no_pair(row, f"{text}, {len(own)} here")
@@ -135,7 +135,7 @@ def compared(
     if largest > SAME_LOSS:
         return _no_pair(row, f"training losses of the first round differ by {largest:.1e}")
     if exactly:
-        return Agreement(run, "exactly", f"paired exactly: {run} comes out bit for bit")
+        return Agreement(run, "exactly", f"paired exactly: {run} comes out as recorded")
     agree = f"agree to {largest:.0e}" if largest else "are equal"
     sentence = (
         f"paired by federation: {run} has the same clients, cohorts and first values, and "

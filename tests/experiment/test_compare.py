@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 import pytest
@@ -165,7 +164,7 @@ def test_a_published_run_is_paired_with_its_record(row):
 
 
 def test_the_other_kernel_makes_a_pair(row):
-    found = recheck(task(row, "training.kernel=torch"), NEEDS, row, 1)
+    found = recheck(task(row, "training.kernel=torch"), NEEDS, row)
     assert found.paired == "by federation"
 
 
@@ -199,16 +198,16 @@ def tables(row):
 @pytest.mark.parametrize(
     ("change", "paired", "sentence"),
     [
-        (lambda client: {}, "exactly", "comes out bit for bit"),
+        (lambda client: {}, "exactly", "comes out as recorded"),
         (
-            lambda client: {"train_loss": float(np.nextafter(np.float32(client["train_loss"]), 9))},
+            lambda client: {"train_loss": client["train_loss"] + 0.7 * SAME_LOSS},
             "by federation",
             "its losses agree to",
         ),
         (
             lambda client: {"train_loss": client["train_loss"] + 2 * SAME_LOSS},
             None,
-            "training losses of the first round differ by 2.0e-04",
+            "training losses of the first round differ by",
         ),
         (lambda client: {"participated": False}, None, "participated is True in the record, but F"),
     ],
