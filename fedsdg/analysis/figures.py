@@ -163,7 +163,7 @@ def gates(record: Record) -> pd.DataFrame:
 
 @figure("curves", "clients.parquet", x="round", line="group", ylabel="mean over clients")
 def gate_course(record: Record) -> pd.DataFrame:
-    """Gates and private shares of {method} by round, for both groups of clients.
+    """Gates and private shares of {method} by round, for each group of clients (A, B).
 
     Means over clients and seeds; bands: 95 % intervals. The private share of a block is
     ‖m B_p A_p‖ / (‖m B_p A_p‖ + ‖B_g A_g‖).

@@ -154,8 +154,9 @@ def _provenance(folder: Path, row: Row) -> dict[str, Any]:
 
 
 def _with(file: Path, facts: Mapping[str, Any], added: pa.Schema) -> pa.Table:
-    """Return a table of a run, rounded, with columns of one value each."""
-    table = rounded(guarded(file, read_parquet))
+    """Return a table of a run with columns of one value each; the large one is rounded."""
+    table = guarded(file, read_parquet)
+    table = rounded(table) if file.stem == "clients" else table
     for field in added:
         value = pa.scalar(facts.get(field.name), field.type)
         table = table.append_column(field, pa.repeat(value, len(table)))
@@ -188,8 +189,7 @@ def _write_runs(output: Path, rows: Sequence[Row], methods: Methods) -> None:
     rows = sorted(rows, key=order)
     first = [*IDENTITY, *_TEXTS]
     others = {name for row in rows for name in row}.difference(first)
-    names = [*first, *sorted(others)]
-    columns = {name: pa.array([row.get(name) for row in rows]) for name in names}
+    columns = {n: pa.array([row.get(n) for row in rows]) for n in (*first, *sorted(others))}
     columns |= {name: columns[name].cast(pa.string()) for name in _TEXTS}
     table = pa.table({n: c for n, c in columns.items() if n in first or c.null_count < len(c)})
     write_tables(output / "runs.parquet", [table], table.schema)

@@ -21,7 +21,7 @@ from fedsdg.experiment.recheck import recorded_runs
 from fedsdg.experiment.runs import is_record_of
 from fedsdg.experiment.search import FINALISTS, SHARE, search
 from fedsdg.experiment.summary import write_summary
-from fedsdg.files import places, read_json, write_bytes
+from fedsdg.files import places, put_back, read_json, write_bytes
 from fedsdg.files.yaml_text import read_yaml_file
 
 STEPS = "config/record.yaml"
@@ -77,6 +77,7 @@ def _printed(runs: float, hours: float) -> str:
 
 def _load(name: str) -> Config:
     """Return a config with the tuned values that searches found here, else those of records."""
+    put_back(places.filled(places.RECORD, experiment=name))
     raw = merged([name])
     tuned = raw.get("tuned") or []
     files = map(Path, [tuned] if isinstance(tuned, str) else tuned)

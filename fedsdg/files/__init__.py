@@ -61,16 +61,26 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             temporary.unlink()
 
 
+def put_back(folder: Path) -> Path:
+    """Give a folder its name again that a killed process was about to replace.
+
+    Returns:
+        The place where ``appearing`` lays it aside.
+    """
+    replaced = folder.with_name(f".{folder.name}.replaced")
+    if replaced.is_dir() and not folder.exists():
+        os.replace(replaced, folder)
+    return replaced
+
+
 @contextlib.contextmanager
 def appearing(folder: Path) -> Iterator[Path]:
     """Yield an empty folder beside `folder` that takes its place only if the block succeeds.
 
-    If the process is killed, the folder is as before or new, at the latest at the next call.
+    If the process is killed, the folder is as before or new, at the latest after ``put_back``.
     """
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
-    replaced = folder.with_name(f".{folder.name}.replaced")
-    if replaced.is_dir() and not folder.exists():  # Killed between the two renames below.
-        os.replace(replaced, folder)
+    replaced = put_back(folder)
     for left_by_killed in (replaced, *folder.parent.glob(f".{folder.name}.[0-9]*")):
         shutil.rmtree(left_by_killed, ignore_errors=True)
     temporary.mkdir(parents=True)

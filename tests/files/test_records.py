@@ -1,5 +1,6 @@
 """Files of records: their columns, and the format that they say they are of."""
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +16,7 @@ from fedsdg.files.records import (
     write_parquet,
 )
 
+LARGEST = float(np.finfo(np.float32).max)
 ROW = {"round": 1, "train_seconds": 0.5, "aggregate_seconds": 0.25, "evaluate_seconds": None}
 
 
@@ -43,11 +45,11 @@ def test_a_declared_column_is_there_where_it_says_something_and_no_other_is_writ
 
 
 def test_single_precision_is_rounded_to_sixteen_bits_and_all_else_kept():
-    floats = [1 / 3, -1e-30, 65535.0, 65537.0, 0.0, float("inf"), None]
+    floats = [1 / 3, -1e-30, 65535.0, 65537.0, 0.0, LARGEST, float("inf"), None]
     table = pa.table({"a": pa.array(floats, pa.float32()), "b": pa.array(floats)})
     found = rounded(table)
     assert found.schema == table.schema and found["b"] == table["b"]
-    assert found["a"].to_pylist()[2:] == [65535.0, 65536.0, 0.0, float("inf"), None]
+    assert found["a"].to_pylist()[2:] == [65535.0, 65536.0, 0.0, LARGEST, float("inf"), None]
     assert found["a"][0].as_py() == round(2**17 / 3) / 2**17 != table["a"][0].as_py()
     assert found["a"][1].as_py() == pytest.approx(-1e-30, rel=2**-16)
 
