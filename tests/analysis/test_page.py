@@ -117,7 +117,7 @@ def test_the_first_screen_shows_regret_and_findings_with_their_seeds(tab):
     assert tab.locator("#map tbody tr").count() == len(record(REFERENCE / "needs").methods)
     box = tab.locator("#map tbody tr").nth(20).bounding_box()
     assert box["y"] + box["height"] < 900
-    assert tab.locator(".first li").count() == 4
+    assert tab.locator(".first li").count() == 5
     for link in tab.locator(".first li a").all():
         link.click()
         mean = as_number(link.text_content().split()[0])
