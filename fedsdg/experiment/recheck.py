@@ -131,7 +131,9 @@ def compared(
                 place: Any = same.idxmin()
                 text = f"{there[name][place]} in the record, but {own[name][place]} here"
                 return _no_pair(row, f"{table}.parquet, {', '.join(key)} {place}: {name} is {text}")
-        gaps = (there["train_loss"] - own["train_loss"]).abs() - there["train_loss"].abs() / 2**16
+        gaps = (there["train_loss"] - own["train_loss"]).abs()
+        if table == "clients":  # Both are rounded, by up to this much together.
+            gaps -= there["train_loss"].abs() / 2**16
         largest = max(largest, gaps[own.index.get_level_values("round") == 1].max())
     run = run_below(row)
     if largest > SAME_LOSS:
