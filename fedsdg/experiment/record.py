@@ -77,8 +77,8 @@ def _printed(runs: float, hours: float) -> str:
 
 def _load(name: str) -> Config:
     """Return a config with the tuned values that searches found here, else those of records."""
-    put_back(places.filled(places.RECORD, experiment=name))
     raw = merged([name])
+    put_back(places.filled(places.RECORD, experiment=raw["experiment"]))
     tuned = raw.get("tuned") or []
     files = map(Path, [tuned] if isinstance(tuned, str) else tuned)
     pairs = [(_found(file.parent.name).with_suffix(".tuned.yaml"), file) for file in files]

@@ -115,11 +115,13 @@ def test_recorded_runs_stay_where_others_go(grid):
     assert [*make_record(1)][-1] == "in all: finished"
     before = made()
     forget_results()
+    shutil.rmtree(".fedsdg")
     RECORD.rename(RECORD.with_name(".tiny.replaced"))  # as a kill between two renames leaves it
     write(grid | {"methods": ["fedavg"], "seeds": [0, 1, 2]})
     assert [*make_record(1)][-1] == "in all: finished"
     assert [(row["method"], row["seed"]) for row in made()] == [("fedavg", n) for n in range(3)]
     assert made()[:2] == [row for row in before if row["method"] == "fedavg"]
+    assert [file.name for file in Path(".fedsdg/runs").iterdir()] == [made()[2]["address"]]
 
     # The first records say no addresses: their runs are of another version.
     rows = read_parquet(RECORD / "runs.parquet").drop_columns("address")
