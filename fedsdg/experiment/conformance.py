@@ -204,7 +204,7 @@ def parameters_have_an_effect(trial: Trial) -> None:
 
 
 def declared_values(info: FieldInfo) -> list[Any]:
-    """Return other values of a parameter than its default: choices, ends, twice the default."""
+    """Return other values of a parameter than its default: choices, ends, twice it, half."""
     adapter = TypeAdapter(info.rebuild_annotation())
     schema = adapter.json_schema()
     values: list[Any] = []
@@ -213,7 +213,7 @@ def declared_values(info: FieldInfo) -> list[Any]:
         if case.get("type") == "boolean":
             values += [True, False]
     if type(info.default) in (int, float):
-        values.append(2 * info.default)
+        values += [2 * info.default, info.default / 2]
     allowed = []
     for value in dict.fromkeys(values):
         with contextlib.suppress(ValueError):

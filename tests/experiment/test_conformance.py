@@ -1,10 +1,16 @@
 """Every method of the package holds the ten properties; planted faults are found by them."""
 
 import pytest
+from pydantic import Field, create_model
 
 from fedsdg.config import plugins
 from fedsdg.experiment import conformance
-from fedsdg.experiment.conformance import PROPERTIES, check_part, check_plugin
+from fedsdg.experiment.conformance import (
+    PROPERTIES,
+    check_part,
+    check_plugin,
+    declared_values,
+)
 from fedsdg.methods.families import METHODS
 
 #: A file as somebody would write it, with a state, a term that keeps a vector, and parameters.
@@ -180,6 +186,12 @@ def test_a_planted_fault_is_found(bad, fault):
     found = bad(FILES[file].replace(right, wrong), PROPERTIES[0], claim)
     (sentence,) = found.values()
     assert words in sentence, found
+
+
+def test_a_parameter_between_limits_that_it_may_not_have_is_tried():
+    """Twice 0.9 is not allowed either."""
+    (info,) = create_model("P", x=(float, Field(0.9, gt=0, lt=1))).model_fields.values()
+    assert declared_values(info) == [0.45]
 
 
 #: Rows of many kinds; the others are tried with the slow tests.
