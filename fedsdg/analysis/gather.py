@@ -154,9 +154,9 @@ def _provenance(folder: Path, row: Row) -> dict[str, Any]:
 
 
 def _with(file: Path, facts: Mapping[str, Any], added: pa.Schema) -> pa.Table:
-    """Return a table of a run with columns of one value each; the large one is rounded."""
+    """Return a table of a run with columns of one value each, rounded but for rounds."""
     table = guarded(file, read_parquet)
-    table = rounded(table) if file.stem == "clients" else table
+    table = table if file.stem == "rounds" else rounded(table)
     for field in added:
         value = pa.scalar(facts.get(field.name), field.type)
         table = table.append_column(field, pa.repeat(value, len(table)))

@@ -251,6 +251,7 @@ def write_tables(path: str | Path, tables: Iterable[pa.Table], schema: pa.Schema
     split = [_SPLIT[column.type].format(column.name) for column in schema if column.type in _SPLIT]
     encoding: dict[str, Any] = {
         "compression": "zstd",
+        "compression_level": 15,
         "use_byte_stream_split": split,
         "use_dictionary": [column.name for column in schema if column.type not in _SPLIT],
     }
