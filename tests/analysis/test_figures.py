@@ -42,15 +42,14 @@ SHOWN = {
 #: Figure → a record without data for it, and why.
 WITHOUT = {
     "groups": "label-skew",  # clients are of one kind
-    "progress": "label-noise",  # two evaluations
+    "progress": "byzantine",  # two evaluations
     "accuracy_by_alpha": "contribution",  # two values of α
-    "gate_course": "label-noise",
+    "gate_course": "byzantine",
     "weights": "label-skew",
     "attacks": "needs",
     "label_noise": "needs",
     "tuning": "byzantine",
     "variance": "needs",
-    "regret": "label-noise",  # no accuracy on the global test set
 }
 
 

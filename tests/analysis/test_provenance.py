@@ -32,7 +32,7 @@ weights-follow-noise:
   minus: fedavg
   holds: "> 0"
 """
-SLOT = "Better by <!-- weights-follow-noise no verdict --><!-- / -->.\n"
+SLOT = "Better by <!-- weights-follow-noise undecided --><!-- / -->.\n"
 
 
 def write_everything(root):
@@ -127,13 +127,13 @@ def cut(root):
 
 def other_verdict(root):
     text = (root / "README.md").read_text()
-    (root / "README.md").write_text(text.replace("no verdict", "supported"))
+    (root / "README.md").write_text(text.replace("undecided", "supported"))
 
 
 #: What was done, and what is said of it.
 DAMAGES = [
     (cut, r"clients\.parquet is damaged \(.*\); restore it"),
-    (other_verdict, r"README\.md:3: .*'supported' and is no verdict"),
+    (other_verdict, r"README\.md:3: .*'supported' and is undecided"),
     (lambda root: (root / FOLDER / "main.md").unlink(), r"main\.md: it is missing"),
     (lambda root: (root / FOLDER / "timings.parquet").unlink(), r"label-noise lacks timings"),
     (lambda root: (root / FOLDER / "cost.csv").touch(), r"cost\.csv: nothing makes it"),
@@ -141,7 +141,7 @@ DAMAGES = [
     (lambda root: (root / FOLDER / "new.json").touch(), r"new\.json: .* no SHA256SUMS lists it"),
     (
         lambda root: (root / FOLDER / "main.csv").write_text("experiment\n"),
-        r"main\.csv:1: '' is committed.* 16 more lines differ",
+        r"main\.csv:1: '' is committed.* 36 more lines differ",
     ),
 ]
 
