@@ -270,10 +270,14 @@ def versions(libraries: Iterable[str]) -> dict[str, str]:
 
 
 def provenance() -> dict[str, Any]:
-    """Return where and with what a result is made: commit, versions, machine."""
+    """Return where and with what a result is made: commit (dirty: with changes), versions, machine.
+
+    Changes of what is made, such as the records that `make record` writes one by one, do not count.
+    """
     from fedsdg.files.places import built_of
 
-    status = git("status", "--porcelain", "--untracked-files=no")
+    made = (f":(top,exclude){folder}" for folder in ("results", "paper_figures"))
+    status = git("status", "--porcelain", "--untracked-files=no", "--", ":/", *made)
     return {
         "commit": git("rev-parse", "HEAD") or built_of(),
         "dirty": None if status is None else bool(status),
