@@ -204,7 +204,7 @@ def parameters_have_an_effect(trial: Trial) -> None:
 
 
 def declared_values(info: FieldInfo) -> list[Any]:
-    """Return other values of a parameter than its default: choices, ends, twice it, half."""
+    """Return other values of a parameter than its default: choices, ends, its double, its half."""
     adapter = TypeAdapter(info.rebuild_annotation())
     schema = adapter.json_schema()
     values: list[Any] = []

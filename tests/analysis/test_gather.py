@@ -49,6 +49,7 @@ def test_a_summary_has_the_rows_that_its_runs_recorded(made):
     assert set(rows["train_loss"]) == {round(2**17 / 3) / 2**17}
     timings = pd.read_parquet(summary / "timings.parquet")
     assert set(timings["wall_seconds"]) == {3.0}
+    assert set(timings["aggregate_seconds"]) == {0.5, round(0.002 * 2**24) / 2**24}
     assert read_json(summary / "methods.json") == METHODS
 
 

@@ -5,12 +5,7 @@ from pydantic import Field, create_model
 
 from fedsdg.config import plugins
 from fedsdg.experiment import conformance
-from fedsdg.experiment.conformance import (
-    PROPERTIES,
-    check_part,
-    check_plugin,
-    declared_values,
-)
+from fedsdg.experiment.conformance import PROPERTIES, check_part, check_plugin, declared_values
 from fedsdg.methods.families import METHODS
 
 #: A file as somebody would write it, with a state, a term that keeps a vector, and parameters.
