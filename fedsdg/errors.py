@@ -149,6 +149,20 @@ def joined(outer: str, inner: str) -> str:
     return f"{outer}{dot}{inner}"
 
 
+def require_one_of(known: Iterable[str], word: Any, fault: str, place: str = "") -> None:
+    """Raise ConfigError with the closest known name for a word that is none of them.
+
+    Args:
+        known: The names that exist.
+        word: What was written.
+        fault: The beginning of the sentence, which ends with the word: "there is no metric".
+        place: Where the word stands in a config.
+    """
+    names = list(known)
+    if not isinstance(word, str) or word not in names:
+        raise ConfigError(f"{fault} {shortened(word)}{hint(word, names)}", place)
+
+
 def hint(word: Any, known: Iterable[str]) -> str:
     """Return the end of a sentence: the closest known name, else all of them.
 

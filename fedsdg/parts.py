@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
-from fedsdg.errors import ConfigError, error_sentence, hint, shortened
+from fedsdg.errors import ConfigError, closest, error_sentence, require_one_of, shortened
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Part")
@@ -70,8 +70,7 @@ class Part(BaseModel):
     def __init_subclass__(cls, name: str = "", kind: bool = False, **more: Any) -> None:
         """Register the part, or begin a kind."""
         super().__init_subclass__(**more)
-        if "__post_init__" in vars(cls):
-            raise ConfigError(f"{cls.__qualname__} defines __post_init__; call it check_fields")
+        cls._require_no_slip()
         cls.registered_as = name
         if kind:
             cls.kind_name = cls.__name__.lower()
@@ -84,6 +83,24 @@ class Part(BaseModel):
                 f"{cls.__qualname__} takes the name {name!r}, which exists; rename it"
             )
         cls.registry[name] = cls
+
+    @classmethod
+    def _require_no_slip(cls) -> None:
+        """Refuse a constant under a name that is one of its kind's but for a letter or two."""
+        known = set().union(*map(_constants, cls.mro()[1:]))
+        for name in _constants(cls) - known:
+            if near := closest(name, sorted(known), 0.85):
+                raise ConfigError(f"{cls.__qualname__} sets {name!r}, which nothing reads{near}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse changes."""
+        if name in type(self).__private_attributes__:
+            super().__setattr__(name, value)
+            return
+        raise ConfigError(
+            f"{type(self).__name__}.{name} cannot be set: a part is the same in every round; keep "
+            "what changes in what its methods return, such as the state of a rule"
+        )
 
     def __init__(self, **values: Any) -> None:
         """Check the values, each by itself and then together."""
@@ -147,6 +164,17 @@ class Part(BaseModel):
         return values
 
 
+def _constants(cls: type) -> set[str]:
+    """Return the names of what a class itself sets, but for fields, functions and properties."""
+    types = vars(cls).get("__annotations__", {})
+    return {
+        name
+        for name, value in vars(cls).items()
+        if not (name[0] == "_" or callable(value) or hasattr(value, "__get__"))
+        and "ClassVar" in str(types.get(name, "ClassVar"))
+    }
+
+
 @dataclass(frozen=True)
 class Chosen:
     """Marks a field that holds a registered part: ``sgd``, or ``{type: sgd, momentum: 0.9}``."""
@@ -169,10 +197,7 @@ class Chosen:
         if name is None:
             raise ConfigError(f"is {shortened(value)}, but must name a {self.key!r}")
         known = self.kind.registry
-        if not isinstance(name, str) or name not in known:
-            raise ConfigError(
-                f"names no known {self.kind.kind_name}: {shortened(name)}{hint(name, known)}"
-            )
+        require_one_of(known, name, f"names no known {self.kind.kind_name}:")
         return known[name].read(given)
 
     def __get_pydantic_core_schema__(self, *_: Any) -> core_schema.CoreSchema:

@@ -241,7 +241,7 @@ def read_counts(path: str | Path) -> Any:
     try:
         return json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{path}: there is no such file") from error
+        raise FileNotFoundError(f"{path}: there is no such file; correct its name") from error
     except ValueError as error:  # Of the text, or of its encoding.
         raise ValueError(f"{path} is not JSON ({error}); correct it") from error
 

@@ -55,7 +55,7 @@ def make_rule(rule: Any) -> Rule:
         >>> make_rule("multikrun")
         Traceback (most recent call last):
         ...
-        ValueError: there is no rule 'multikrun'; did you mean 'multikrum'?
+        ValueError: the package has no rule 'multikrun'; did you mean 'multikrum'?
     """
     if isinstance(rule, Rule):
         return rule
@@ -85,7 +85,7 @@ def _named(name: Any) -> Named:
     if name in _methods():
         why = _needs_more(_methods()[name].rule)
         raise ValueError(f"rule {name!r} {why}; `fedsdg run` has it")
-    raise ValueError(f"there is no rule {shortened(name)}{hint(name, rules())}")
+    raise ValueError(f"the package has no rule {shortened(name)}{hint(name, rules())}")
 
 
 def _methods() -> Mapping[str, Any]:

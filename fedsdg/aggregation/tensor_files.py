@@ -78,7 +78,9 @@ class TensorFile:
                 self.header = length.to_bytes(8, "little") + file.read(length)
             entries = json.loads(self.header[8:])
         except FileNotFoundError as error:
-            raise FileNotFoundError(f"{self.path}: there is no such file") from error
+            raise FileNotFoundError(
+                f"{self.path}: there is no such file; correct its name"
+            ) from error
         except PermissionError as error:
             raise PermissionError(f"{self.path}: you may not read this file") from error
         except (SafetensorError, ValueError, OSError) as error:

@@ -272,7 +272,7 @@ class Rule(Part):
                 )
         self.require(size, context.num_clients)
         plan = self.plan(rows, context, state)
-        fault = _fault(plan, size)
+        fault = _fault(plan, size, rows["update"].d)
         if fault:
             for name in self.reads:
                 rows[name].check_finite()  # A client may be at fault, not the rule.
@@ -325,7 +325,7 @@ for _name in _ATTRIBUTES + _METHODS + _OF_CLUSTERS:
     setattr(Wrapper, _name, property(lambda self, name=_name: getattr(self.inner, name)))  # type: ignore[misc]
 
 
-def _fault(plan: Any, size: int) -> str | None:
+def _fault(plan: Any, size: int, d: int) -> str | None:
     """Return what is wrong with a plan, or None."""
     if not isinstance(plan, Plan) or not isinstance(plan.step, Step):
         return f"{plan!r}; return a Plan with a Step"
@@ -342,6 +342,9 @@ def _fault(plan: Any, size: int) -> str | None:
             or not np.isfinite(values).all()
         ):
             return f"the {what} {values}; return {count} finite numbers, one for each client"
+    offset = getattr(plan.step, "offset", None)
+    if offset is not None and not (isinstance(offset, torch.Tensor) and offset.shape == (d,)):
+        return f"an offset that is no tensor of {d} numbers; return one for each parameter"
     if plan.weights is not None and (plan.weights < -1e-9).any():
         return "a weight below 0; weights are shares"
     return None

@@ -29,7 +29,7 @@ from fedsdg.analysis.layout import signed
 from fedsdg.analysis.metrics import METRICS, values
 from fedsdg.analysis.records import record
 from fedsdg.analysis.statistics import LEAST_SEEDS, interval
-from fedsdg.errors import hint
+from fedsdg.errors import require_one_of
 from fedsdg.files import git, read_json
 from fedsdg.files.yaml_text import read_yaml, read_yaml_file
 
@@ -155,8 +155,7 @@ def checked(name: str, entry: Any) -> Claim:
     """
     entry = entry if isinstance(entry, Mapping) else {}
     for key in (*entry, *_REQUIRED):
-        if key not in _FIELDS:
-            raise ValueError(f"claim {name}: there is no field {key!r}{hint(key, _FIELDS)}")
+        require_one_of(_FIELDS, key, f"claim {name}: there is no field")
         value = entry.get(key)
         texts = value if key in _SIDES and isinstance(value, list) and value else [value]
         if not all(isinstance(text, str) and re.fullmatch(_FIELDS[key], text) for text in texts):
@@ -165,8 +164,7 @@ def checked(name: str, entry: Any) -> Claim:
         raise ValueError(f"claim {name}: minus and over exclude each other; keep one of them")
     claim = _claim(name, entry)
     for metric in claim.metrics:
-        if metric not in METRICS:
-            raise ValueError(f"claim {name}: there is no metric {metric!r}{hint(metric, METRICS)}")
+        require_one_of(METRICS, metric, f"claim {name}: there is no metric")
     return claim
 
 

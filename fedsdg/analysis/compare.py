@@ -105,10 +105,12 @@ def sentences(record: Record, newcomer: str) -> list[str]:
     for cell, rows in lines.groupby("cell", sort=False):
         own = rows[rows["method"] == newcomer].iloc[0].to_dict()
         above, below = (int((rows["verdict"] == word).sum()) for word in ("above", "below"))
+        told = f"it is above {above} and below {below} of the others"
+        if own["n"] < statistics.LEAST_SEEDS:
+            told = f"there is no verdict below {statistics.LEAST_SEEDS} seeds"
         found.append(
             f"{title}: {own['place']:.0f} of {rows['place'].count()} by the accuracy of clients, "
-            f"{spread(own)} %, in {cell_title(str(cell))} ({seeds(rows)}); it is above {above} "
-            f"and below {below} of the others."
+            f"{spread(own)} %, in {cell_title(str(cell))} ({seeds(rows)}); {told}."
         )
     personal_models = lines["method"].map(lambda label: record.methods[label]["personal"])
     rivals = lines[~personal_models & lines["place"].notna() & (lines["method"] != newcomer)]

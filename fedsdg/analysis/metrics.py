@@ -19,7 +19,7 @@ from scipy.stats import rankdata
 from fedsdg.analysis.names import is_oracle
 from fedsdg.analysis.records import RUN, Record
 from fedsdg.analysis.statistics import regret as shortfall
-from fedsdg.errors import hint
+from fedsdg.errors import require_one_of
 
 #: Readings of a stored metric.
 READINGS = {
@@ -84,10 +84,8 @@ def values(
     Raises:
         ValueError: There is no such metric or reading.
     """
-    if name not in METRICS:
-        raise ValueError(f"there is no metric {name!r}{hint(name, METRICS)}")
-    if at not in READINGS:
-        raise ValueError(f"there is no reading {at!r}{hint(at, READINGS)}")
+    require_one_of(METRICS, name, "there is no metric")
+    require_one_of(READINGS, at, "there is no reading")
     runs = record.finished if runs is None else runs[runs["status"] == "ok"]
     found = _numbers(record, name, runs, at).reindex(runs.index).astype(float)
     tidy = runs[RUN].assign(metric=name, value=found)
@@ -104,8 +102,11 @@ def _numbers(record: Record, name: str, runs: pd.DataFrame, at: str) -> pd.Serie
     rows = _rows_by_run(record, metric.table, metric.columns)
     try:
         numbers = {run: float(metric.number(rows[run])) for run in runs.index if run in rows}
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"the metric {name!r} fails: {error!r}; mend its function") from error
+    except Exception as error:  # It may be a user's.
+        raise ValueError(
+            f"the metric {name!r} fails: {error!r}; let its function return a number, and name in "
+            "'reads' each column that it looks at"
+        ) from error
     return pd.Series(numbers, dtype=float)
 
 
@@ -181,6 +182,9 @@ def metric(
     """
     if not isinstance(reads, str):
         raise ValueError(f"reads is {reads!r}; write columns with blanks between: reads='a b'")
+    require_one_of(
+        ("rounds", "clients", "timings", "runs"), table, f"the metric {title!r} has table"
+    )
     columns = ("round", *reads.split(), *(["conflicts"] if groups else []))
 
     def enter(number: Number) -> Number:

@@ -20,7 +20,7 @@ from fedsdg.analysis.claims import Claim, by_seed, checked, completed, judge, re
 from fedsdg.analysis.claims import numbers as compared
 from fedsdg.analysis.metrics import METRICS, READINGS
 from fedsdg.analysis.records import IDENTITY, KEY, RUN, Record, record
-from fedsdg.errors import hint
+from fedsdg.errors import hint, require_one_of
 from fedsdg.files.places import RECORDS, RUNS, run_below
 
 #: What ``with_origins`` adds besides the folder of a run, where the record does not say it.
@@ -161,14 +161,11 @@ def _runs_of(root: Path, key: str) -> pd.DataFrame:
     """Return the runs of a row with their origins."""
     experiment, cell, method = key.split("/")
     folders = [file.parent.name for file in (root / RECORDS).glob("[!.]*/runs.parquet")]
-    if experiment not in folders:
-        raise ValueError(f"there is no record of {experiment!r}{hint(experiment, folders)}")
+    require_one_of(folders, experiment, "there is no record of")
     opened = record(root / RECORDS / experiment)
     runs = opened.finished
     for column, value in (("method", method), ("cell", cell)):
-        known = runs[column].unique()
-        if value not in known:
-            raise ValueError(f"{experiment} has no {column} {value!r}{hint(value, known)}")
+        require_one_of(runs[column].unique(), value, f"{experiment} has no {column}")
         runs = runs[runs[column] == value]
     return with_origins(opened, runs)
 

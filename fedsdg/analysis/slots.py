@@ -23,7 +23,7 @@ from fedsdg.analysis.layout import Table, arranged
 from fedsdg.analysis.means import best, means, printed
 from fedsdg.analysis.metrics import METRICS
 from fedsdg.analysis.records import record
-from fedsdg.errors import hint
+from fedsdg.errors import require_one_of
 from fedsdg.files import write_bytes
 
 RECORDS = Path("results/reference")
@@ -111,8 +111,7 @@ def rendered(file: Path, root: Path) -> str:
 
 def _number(verdicts: Mapping[str, Verdict], name: str, presumed: str, file: Path) -> str:
     """Return the number of a claim as a link to its line of docs/claims.md."""
-    if name not in verdicts:
-        raise ValueError(f"there is no claim {name!r}{hint(name, verdicts)}")
+    require_one_of(verdicts, name, "there is no claim")
     told = f"{verdicts[name].word} ({verdicts[name].number})"
     if presumed != verdicts[name].word:
         raise ValueError(f"{name} is presumed {presumed!r} and is {told}; mend the sentence")
@@ -136,8 +135,7 @@ def _column(place: str, root: Path) -> pd.DataFrame:
     """Return the means of a metric in a cell, at the selected round, with their heading."""
     key, metric, head = place.split(":")
     arena, _, cell = key.partition("/")
-    if metric not in METRICS:
-        raise ValueError(f"there is no metric {metric!r}{hint(metric, METRICS)}")
+    require_one_of(METRICS, metric, "there is no metric")
     numbers = means(record(root / RECORDS / arena), [metric])
     numbers = numbers[(numbers["cell"] == cell) & (numbers["at"] != "end")].assign(at="selected")
     if numbers.empty:

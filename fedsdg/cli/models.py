@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from fedsdg.cli.command import Count, File, Laid, Number, Words, answer
 from fedsdg.errors import remark
@@ -38,7 +38,8 @@ def partition(
         fedsdg partition --dataset digits --skew dirichlet~0.1 --seed 0 --output shares.parquet
     """
     config = laid.load()
-    seeds = seed or config.seeds
+    fixed = config.partition_seed
+    seeds = seed or (config.seeds if fixed is None else (fixed,))
     if not len({*output}) == len(output) == len(seeds):
         raise ValueError(f"there are {len(seeds)} seeds; name one --output a seed, in their order")
     require_writable(*output)
@@ -49,8 +50,9 @@ def partition(
 
     (images,) = map(load_images, _sources(config, [dataset]))
     count = clients or int(config.federation.clients)
+    settings = config.partition_of(skew)
     for number, file in zip(seeds, output, strict=True):
-        made = partition_clients(images, count, parse_skew(skew), number, config.partition)
+        made = partition_clients(images, count, parse_skew(skew), number, settings)
         write_partition(made, file)
         sizes = made.counts(made.split, 3).sum(1)
         draws = f"{made.facts['attempts']} draw(s)"
@@ -215,6 +217,7 @@ def aggregate(
     from fedsdg.aggregation.file_clients import upload_files
     from fedsdg.experiment.interruption import stopped_by_signals
     from fedsdg.files import write_json
+    from fedsdg.files.yaml_text import read_yaml
 
     given = {"num_samples": num_samples, "num_batches": num_batches}
     given |= {"client_samples": client_samples}
@@ -231,7 +234,7 @@ def aggregate(
         files.check_not_read(report, [*targets, global_, *clients, *counts.values()])
     with stopped_by_signals():
         result = files.aggregate_files(
-            _rule(rule),
+            read_yaml(rule, "--rule"),
             global_,
             clients,
             out,
@@ -251,13 +254,3 @@ def aggregate(
         write_json(report, facts)
     else:
         answer(True, facts, [])
-
-
-def _rule(text: str) -> Any:
-    """Return a rule as a config has it: a name, or a row such as {type: krum, f: 2}."""
-    from fedsdg.files.yaml_text import read_yaml
-
-    row = read_yaml(text, "--rule")
-    if not isinstance(row, str | dict):
-        raise ValueError(f"--rule {text!r} is neither a name nor a row {{type: …}}")
-    return row

@@ -8,14 +8,16 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fedsdg.cli.command import CORES, Count, File, Laid, Minutes, Number, Words, answer
 from fedsdg.errors import remark
 from fedsdg.experiment.store import RESULT, require_writable, store_folder
 from fedsdg.files import read_json
+
+if TYPE_CHECKING:
+    from fedsdg.experiment.runs import Task
 
 ACCURACIES = {
     "accuracy": "of clients' models on the common test set as each client sees it",
@@ -70,22 +72,24 @@ def run(
     if failure is not None:
         remark(f"error: {task.title} failed: {failure}")
         return 1
-    print("\n".join(_reached(folder, task.partition)))
+    print("\n".join(_reached(folder, task)))
     if config.training.save is not None:
         print(f"models for peft and timm: fedsdg export {folder}")
     print(f"all methods and seeds, with tables: fedsdg grid{laid.words()}")
     return 0
 
 
-def _reached(folder: Path, partition: Path) -> Iterator[str]:
+def _reached(folder: Path, task: Task) -> Iterator[str]:
     """Yield the accuracies of a run after its last round, and where its records are."""
     import numpy as np
 
     from fedsdg.data.partition_files import read_partition
     from fedsdg.experiment import chance
+    from fedsdg.federation.preparation import test_set
 
-    samples = read_partition(partition)
-    counts = np.bincount(samples.label[samples.global_test()])
+    samples = read_partition(task.partition)
+    images = test_set(samples, task.run.federation.global_images, task.run.seed)
+    counts = np.bincount(samples.label[images])
     last = read_json(folder / RESULT)["last"]
     yield f"after round {last['round']}, means over clients:"
     for name, meaning in ACCURACIES.items():
@@ -237,8 +241,6 @@ def reproduce(snakemake: Words = (), *, laid: Laid, cores: str = "all") -> int:
     from fedsdg.experiment.summary import closing_lines
     from fedsdg.files.places import ARENAS, PACKAGE, VERIFIED, filled, shipped
 
-    if find_spec("snakemake") is None:
-        raise ValueError("snakemake is not installed; `fedsdg grid` makes the same without it")
     words = ["--snakefile", str(shipped("workflow/Snakefile")), "--cores", cores]
     words += ["--workflow-profile", str(shipped("profiles/default"))]
     config = laid.load() if laid.words() else None

@@ -66,7 +66,10 @@ def check(
     ]
     counted = f"{failed} failed, {len(findings) - failed} passed"
     if not findings:
-        counted = "nothing to examine; metrics and data sets are tried where a config uses them"
+        counted = (
+            "nothing to examine: it has no METHODS and no part with a name; metrics and data sets "
+            "are tried where a config uses them"
+        )
     lines.append(f"{' '.join(files)}: {counted}")
     answer(json, [one._asdict() for one in findings], [*lines, NOT_SEEN] if findings else lines)
     return int(failed > 0)
@@ -113,14 +116,13 @@ def methods(name: Words = (), *, plugin: Words = (), json: bool = False) -> None
         fedsdg methods scaffold
     """
     from fedsdg.config import plugins
-    from fedsdg.errors import hint
+    from fedsdg.errors import require_one_of
 
     for place in plugin:
         plugins.load(place)
     words = name[1:] if name[:1] == ["show"] else name
     for word in words:
-        if word not in plugins.METHODS:
-            raise ValueError(f"there is no method {word!r}{hint(word, plugins.METHODS)}")
+        require_one_of(plugins.METHODS, word, "neither the package nor --plugin has a method")
     if name and len(words) != 1:
         raise ValueError("name one method, as in 'fedsdg methods show scaffold'")
     rows = [_facts(word, plugins.METHODS[word]) for word in words or plugins.METHODS]

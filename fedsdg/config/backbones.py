@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from fedsdg.config.values import Positive
 from fedsdg.data.sources import DATASETS
-from fedsdg.errors import ConfigError, hint
 from fedsdg.models.architecture import Architecture
 from fedsdg.parts import Count, Natural, NonNegative, Part, Several, Share
 
@@ -17,19 +16,10 @@ Statistics = Several[float]
 Ratio = Annotated[float, Field(ge=1e-9)]
 
 
-def _one_of(*known: str) -> AfterValidator:
-    def require(name: str) -> str:
-        if name not in known:
-            raise ConfigError(f"names no known data set: {name!r}{hint(name, known)}")
-        return name
-
-    return AfterValidator(require)
-
-
 class Backbone(Part, kind=True):
     """The frozen backbone of all methods: where its weights come from."""
 
-    probe: Annotated[str, _one_of(*DATASETS)] = "digits"
+    probe: Literal[(*DATASETS,)] = "digits"  # type: ignore[valid-type]
     """data set of the linear probe that says what the backbone is worth: fitted on half of its
     images, tested on the other half; official test images stay unseen"""
     threads: Count = 2
@@ -82,7 +72,7 @@ class Shape(Backbone):
 class Pretrained(Shape, name="pretrain"):
     """A vision transformer trained from scratch, by AdamW with linear warm-up and a cosine."""
 
-    data: Annotated[str, _one_of(*DATASETS, LETTERS)] = LETTERS
+    data: Literal[(LETTERS, *DATASETS)] = LETTERS  # type: ignore[valid-type]
     "`letters` (rendered from fonts) or the name of a data set"
     images: Count | None = 60_000
     "training images; null takes all of a named data set"

@@ -24,7 +24,7 @@ from fedsdg.config.sections import Adapters, Conditions, Federation, Training
 from fedsdg.config.values import Name, Names, Seeds, Skews, Texts, require_folders, without_null
 from fedsdg.data.partition import PartitionSettings
 from fedsdg.data.sources import Source
-from fedsdg.errors import ConfigError, hint
+from fedsdg.errors import ConfigError, require_one_of
 from fedsdg.parts import Chosen, Natural, NonNegative, Part, Several
 
 MOST_DRAWS = 20_000
@@ -127,10 +127,7 @@ class Config(Part):
         require_folders("methods", [entry.label for entry in self.methods])
         for place in ("skews", "backbones", "scenarios"):
             require_folders(place, getattr(self, place))
-        if self.backbone not in self.backbones:
-            close = hint(self.backbone, self.backbones)
-            text = f"is {self.backbone!r}, which is not described under backbones{close}"
-            raise ConfigError(text, "backbone")
+        require_one_of(self.backbones, self.backbone, "names none of 'backbones':", "backbone")
         if shared := set(self.search.seeds) & set(self.seeds):
             raise ConfigError(
                 f": seed {min(shared)} belongs to the grid; search on other seeds, or the "
@@ -176,8 +173,7 @@ class Config(Part):
     def method(self, label: str) -> Entry:
         """Return the entry of a label, or raise ConfigError that lists the labels."""
         entries = {entry.label: entry for entry in self.methods}
-        if label not in entries:
-            raise ConfigError(f"the config has no method {label!r}{hint(label, entries)}")
+        require_one_of(entries, label, "the config has no method")
         return entries[label]
 
     def including(self, method: str | None, dataset: str | None, setting: str | None) -> Config:
@@ -204,9 +200,17 @@ class Config(Part):
             raise ConfigError(f"--skew is {setting!r}, but must be one of {ways}")
         if skew not in self.skews:
             raw["skews"] = [*raw["skews"], skew]
-            retries = max(self.partition.retries, MOST_DRAWS)
-            raw["partition"] = {**(raw.get("partition") or {}), "retries": retries}
+            raw["partition"] = self.partition_of(skew).overrides()
         return self if raw == self._raw else Config.read(raw)
+
+    def partition_of(self, skew: str) -> PartitionSettings:
+        """Return how samples are divided; a skew not of the config is drawn up to MOST_DRAWS times.
+
+        Args:
+            skew: Any.
+        """
+        most = self.partition.retries if skew in self.skews else MOST_DRAWS
+        return self.partition.replaced(retries=max(self.partition.retries, most))
 
     def runs(self) -> Iterator[Run]:
         """Yield all runs of the grid, seed by seed."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedsdg.config import plugins
 from fedsdg.data.sources import DATASETS, Source
-from fedsdg.errors import ConfigError, hint, shortened
+from fedsdg.errors import ConfigError, require_one_of
 
 
 def read_dataset(given: Any) -> str | Source:
@@ -18,9 +18,8 @@ def read_dataset(given: Any) -> str | Source:
         if source.name in known:
             raise ConfigError(f"is {source.name!r}, which is a data set already; rename yours")
         return source
-    if not isinstance(given, str) or given not in known:
-        raise ConfigError(f"names no known data set: {shortened(given)}{hint(given, known)}")
-    return given
+    require_one_of(known, given, "names no known data set:")
+    return str(given)
 
 
 def dataset_name(dataset: str | Source) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from fedsdg.config import plugins
 from fedsdg.config.sections import OVERRIDES, Training
 from fedsdg.config.values import Name
-from fedsdg.errors import ConfigError, hint, shortened
+from fedsdg.errors import ConfigError, require_one_of, shortened
 from fedsdg.files.places import root
 from fedsdg.files.yaml_text import read_yaml_file
 from fedsdg.methods.families import FAMILIES
@@ -92,10 +92,8 @@ class Entry(Part):
 
 def find(name: Any) -> Method:
     """Return the method of a name, or raise ConfigError with the closest one."""
-    methods = plugins.METHODS
-    if not isinstance(name, str) or name not in methods:
-        raise ConfigError(f"names no known method: {shortened(name)}{hint(name, methods)}")
-    return methods[name]
+    require_one_of(plugins.METHODS, name, "names no method of the package or of 'plugins':")
+    return plugins.METHODS[name]
 
 
 @cache

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from fedsdg.data.sources import DATASETS as OWN_DATASETS
 from fedsdg.errors import ConfigError
 from fedsdg.federation.conditions.attack import Attack
@@ -57,6 +59,9 @@ class Plugin:
     "kind and name of all that it brings"
 
 
+LIBRARIES = (PACKAGE, Path(traceback.__file__).parent, Path(np.__file__).parents[1])
+"""Folders of code that is not the user's."""
+
 _LOADED: dict[str, Plugin] = {}
 
 
@@ -80,11 +85,11 @@ def load(place: str) -> Plugin:
     try:
         module = _from_file(path) if is_file else importlib.import_module(place)
         _add(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         for kind, table in TABLES.items():
             table.clear()
             table.update(before[kind])
-        raise ConfigError(f": {place} is no plugin: {_sentence(error, path)}") from error
+        raise ConfigError(f": {place} is no plugin: {raised(error)}{_remedy(error)}") from error
     names = {(kind, name) for kind, table in TABLES.items() for name in table.keys() - before[kind]}
     sha256 = _sha256(Path(str(module.__file__)))
     _LOADED[key] = Plugin(module.__name__, sha256, frozenset(names))
@@ -107,7 +112,10 @@ def hashes(method: str, dataset: str, parts: Sequence[Part]) -> list[str]:
 def _add(module: ModuleType) -> None:
     """Add the methods and data sets of a module, which must be new."""
     for title, kind, wanted, remedy in _DEFINED:
-        for name, value in getattr(module, title, {}).items():
+        given = getattr(module, title, {})
+        if not isinstance(given, dict):
+            raise ValueError(f"its {title} is a {type(given).__name__}; write {{name: {remedy}}}")
+        for name, value in given.items():
             if name in TABLES[kind] or name in OWN_DATASETS:
                 raise ValueError(f"it defines {name!r}, which exists; rename it")
             if not isinstance(value, wanted):
@@ -149,12 +157,25 @@ def _sha256(file: Path) -> str:
     return sha256_json([sha256_file(known) for known in sources(file)])
 
 
-def _sentence(error: Exception, path: Path) -> str:
-    """Return an error in one line, with the line of the plugin, and what to write instead."""
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename) == path]
-    if lines:
-        text += f" (line {lines[-1]})"
-    of_an_import = isinstance(error, ImportError) and "fedsdg" in text
-    return text + ("; docs/add-a-method.md shows what plugins import" if of_an_import else "")
+def raised(error: BaseException) -> str:
+    """Return what a plugin raised in one line, and in which of its lines.
+
+    Args:
+        error: With its traceback.
+
+    Example: ``ValueError: no such key (my_method.py, line 3)``.
+    """
+    text = ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_file() and not any(file.is_relative_to(folder) for folder in LIBRARIES):
+            return f"{text} ({file.name}, line {frame.lineno})"
+    return text
+
+
+def _remedy(error: BaseException) -> str:
+    """Return what to write instead, for faults that say nothing of it."""
+    if isinstance(error, SystemExit):
+        return "; leave out what ends the program"
+    of_an_import = isinstance(error, ImportError) and "fedsdg" in str(error)
+    return "; docs/add-a-method.md shows what plugins import" if of_an_import else ""

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedsdg.config.entries import Entry
 from fedsdg.config.plugins import METHODS
-from fedsdg.errors import ConfigError, hint
+from fedsdg.errors import require_one_of
 from fedsdg.parts import Natural, Part
 
 SECTIONS = ("federation", "training", "conditions")
@@ -50,9 +50,8 @@ class Scenario(Part):
         """
         known = list(dict.fromkeys(key for row in METHODS.values() for key in row.parameters))
         for key in self.parameters or {}:
-            if key not in known:
-                place = f"scenarios.{name}.parameters"
-                raise ConfigError(f": no method has a parameter {key!r}{hint(key, known)}", place)
+            place = f"scenarios.{name}.parameters"
+            require_one_of(known, key, ": no method has a parameter", place)
         methods = [self.entry(entry) for entry in entries]
         changes = {key: value for key, value in self if key != "parameters" and value is not None}
         return overlay({**raw, "methods": methods, "scenarios": {}}, changes)

@@ -11,7 +11,7 @@ from pydantic import Field
 from fedsdg.config import plugins
 from fedsdg.config.entries import Entry, settings_of
 from fedsdg.config.values import Seeds, Texts, distinct
-from fedsdg.errors import ConfigError, hint, shortened
+from fedsdg.errors import ConfigError, hint, require_one_of, shortened
 from fedsdg.parts import Count, Part
 
 BOUND = "bound"
@@ -64,9 +64,8 @@ def read_space(space: Mapping[str, Any], entries: tuple[Entry, ...]) -> dict[str
     types = {entry.label: entry.type for entry in entries}
     result: dict[str, dict[str, Axis]] = {}
     for label, axes in space.items():
-        if label not in types and label not in plugins.METHODS:
-            text = f"names no method of the config: {label!r}{hint(label, types)}"
-            raise ConfigError(text, "search.space")
+        if label not in plugins.METHODS:
+            require_one_of(types, label, "names no method of the config:", "search.space")
         kind = types.get(label, label)
         given = {key: axis for key, axis in axes.items() if axis is not None}
         if not given:

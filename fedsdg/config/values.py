@@ -9,12 +9,11 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedsdg.data.skew import parse_skew
-from fedsdg.errors import ConfigError, closest, shortened
+from fedsdg.errors import ConfigError, shortened
 from fedsdg.parts import Natural, Several
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+~-]{0,99}")
 """Folders and temporary files add to a name; file systems allow 255 bytes."""
-_SKEWS = ("dirichlet", "quantity", "classes", "column", "iid")
 
 
 def require_name(text: str) -> str:
@@ -28,13 +27,8 @@ def require_name(text: str) -> str:
 
 
 def require_skew(text: str) -> str:
-    """Return a skew in its one spelling, or raise ConfigError."""
-    try:
-        return parse_skew(text).text
-    except ValueError as error:
-        kind, sign, rest = text.partition("~")
-        known = [] if kind in _SKEWS else [known + sign + rest for known in _SKEWS]
-        raise ConfigError(f": {error}{closest(text, known)}") from None
+    """Return a skew in its one spelling; raises ValueError for any other text."""
+    return parse_skew(text).text
 
 
 def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from pydantic import Field
 from fedsdg.data.allocation import ALLOCATIONS
 from fedsdg.data.datasets import TEST_SHARE, Column, ImageData, global_test_set
 from fedsdg.data.skew import Skew
-from fedsdg.errors import hint
+from fedsdg.errors import require_one_of
 from fedsdg.files import canonical_json
 from fedsdg.parts import Count, Natural, Part
 from fedsdg.rng import stream
@@ -151,10 +151,7 @@ def partition_clients(
     if data.classes:
         facts["classes"] = list(data.classes)
     if skew.kind == "column":
-        if skew.column not in data.columns:
-            raise ValueError(
-                f"{data.name!r} has no column {skew.column!r}{hint(skew.column, data.columns)}"
-            )
+        require_one_of(data.columns, skew.column, f"{data.name!r} has no column")
         codes, names = data.columns[skew.column]
         column = Column(codes[shared], names)
         allocated = _natural_clients(column, num_clients, settings, generator)

@@ -96,7 +96,7 @@ def _labelled(source: Source, rows: Rows) -> tuple[ImageData, np.ndarray]:
     if len(classes) != expected:
         raise ValueError(
             f"data set {source.name!r} has {len(classes)} classes in {source.label!r}, but needs "
-            f"{expected}; set 'label' or correct the files"
+            f"{expected}; set 'label', add a folder for each class, or correct the files"
         )
     notes = []
     if rows.ignored:

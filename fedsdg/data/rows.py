@@ -200,7 +200,7 @@ def _folder_rows(source: Source, root: Path, files: Sequence[Path]) -> Rows:
     """Return a row for each image of [train|test/]CLASS/image."""
     folders = {file: file.relative_to(root).parts[:-1] for file in files if _is_image(file)}
     if not folders:
-        raise FileNotFoundError(f"{root} has no parquet files and no images that Pillow can read")
+        raise FileNotFoundError(f"{root} has no parquet files and no images; see docs/own-data.md")
     top = {above[0] for above in folders.values() if above}
     splits = choose_splits(source, top, str(root))
     used = [f for f, above in folders.items() if not splits or (above and above[0] in splits)]

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedsdg.errors import closest
+
+_KINDS = ("dirichlet", "quantity", "classes", "column")
 _COLUMN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -60,7 +63,11 @@ def parse_skew(text: str) -> Skew:
             return Skew(kind, text, number)
     except (KeyError, ValueError):
         pass
+    near = (
+        "" if kind in _KINDS else closest(text, [f"{known}~{rest}" for known in _KINDS] + ["iid"])
+    )
     raise ValueError(
         f"skew {text!r} is none of 'dirichlet~ALPHA', 'quantity~BETA', 'classes~COUNT', "
-        "'column~NAME' and 'iid', with numbers above 0 spelled as 0.1 or 2.0, and counts as 2"
+        f"'column~NAME' and 'iid', with numbers above 0 spelled as 0.1 or 2.0, and counts as 2"
+        f"{near}"
     )

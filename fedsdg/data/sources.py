@@ -3,7 +3,7 @@
 import re
 from typing import Literal
 
-from fedsdg.errors import hint
+from fedsdg.errors import require_one_of
 from fedsdg.parts import Count, Part
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -96,6 +96,5 @@ def built_in(name: str) -> Source:
     Raises:
         ValueError: There is none of this name.
     """
-    if name not in DATASETS:
-        raise ValueError(f"unknown data set {name!r}{hint(name, DATASETS)}")
+    require_one_of(DATASETS, name, "unknown data set")
     return DATASETS[name]

@@ -19,7 +19,7 @@ from fedsdg.config import plugins
 from fedsdg.config.config import Config
 from fedsdg.config.layers import merged, read_layer
 from fedsdg.config.values import require_folders
-from fedsdg.errors import ConfigError, hint, remark, shortened
+from fedsdg.errors import ConfigError, remark, require_one_of, shortened
 from fedsdg.experiment.backbones import backbone
 from fedsdg.experiment.grid import run_grid
 from fedsdg.experiment.material import get_or_make
@@ -79,8 +79,7 @@ def compare(
         ValueError: A name is unknown or taken; runs made here are no pairs of the record's; a run
             failed.
     """
-    if arena not in ARENAS:
-        raise ValueError(f"there is no record of an arena {arena!r}{hint(arena, ARENAS)}")
+    require_one_of(ARENAS, arena, "there is no record of an arena")
     record = shipped(f"{RECORDS}/{arena}")
     published = recorded_runs(record)
     rows = list(dict.fromkeys(row["method"] for row in published))
@@ -91,8 +90,7 @@ def compare(
             f"{len(known)}"
         )
     for label in against:
-        if label not in rows:
-            raise ValueError(f"--against: the record has no row {label!r}{hint(label, rows)}")
+        require_one_of(rows, label, "--against: the record has no row")
     arena_raw = merged([shipped(f"config/{arena}.yaml")])
     arena_config = Config.read(arena_raw)
     newcomers = _newcomers(places)
@@ -100,10 +98,6 @@ def compare(
     raw = {**arena_raw, **newcomers, "seeds": known[:seeds], "tuned": [], "search": {}}
     config = Config.read(raw)
     labels = [entry.label for entry in config.methods]
-    for label in {*labels} & {*rows}:
-        raise ValueError(
-            f"the record of {arena!r} has a row {label!r} already; give the entry a 'name'"
-        )
     require_folders("methods", [*rows, *labels])
     folder = output or Path("compare") / f"{arena}-{Path(places[0]).stem}"
     results = folder / "results"

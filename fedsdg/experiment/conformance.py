@@ -8,7 +8,6 @@ order, from fewer clients, in float32.
 import contextlib
 import io
 import tempfile
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -28,13 +27,10 @@ from fedsdg.federation import rounds
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.micro_batches import MicroBatcher
 from fedsdg.federation.terms import Term
-from fedsdg.files import PACKAGE
 
 LEARNED = 0.45
 """Accuracy that clients reach with images of four classes, at one of the `RATES`."""
 RATES = (0.01, 0.3)
-LIBRARIES = (PACKAGE, Path(traceback.__file__).parent, Path(np.__file__).parents[1])
-"""Folders of code that is not the user's."""
 LOSS = 1e-3
 """A gradient of the loss, which stands there before that of a term."""
 
@@ -229,7 +225,7 @@ def _outcome(trial: Trial, values: tuple[tuple[str, Any], ...]) -> Any:
     except Exception as error:
         if isinstance(error, ValueError | FloatingPointError) and not isinstance(error, RuleFault):
             return str(error)
-        raise Failure(f"with {dict(values)} {_raised(error)}") from error
+        raise Failure(f"with {dict(values)} it raises {plugins.raised(error)}") from error
 
 
 @cache
@@ -300,18 +296,8 @@ def check_part(kind: str, name: str, module: str = "") -> Iterator[Finding]:
         except Failure as failure:
             fault = str(failure)
         except (Exception, SystemExit) as error:
-            fault = _raised(error)
+            fault = f"it raises {plugins.raised(error)}"
         claim = holds.__name__.replace("_", " ")
         yield Finding(f"{kind} {name}", claim, not fault, fault or str(holds.__doc__))
         if fault and holds is rounds_end_with_finite_numbers:
             return
-
-
-def _raised(error: BaseException) -> str:
-    """Say what a plugin raised, and in which of its lines."""
-    sentence = f"it raises {type(error).__name__}: {' '.join(str(error).split())}"
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename)
-        if not any(file.is_relative_to(folder) for folder in LIBRARIES):
-            return f"{sentence} at {file.name}, line {frame.lineno}"
-    return sentence

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from fedsdg import files
+from fedsdg.config.plugins import raised
 from fedsdg.config.run import Run
+from fedsdg.errors import remark
 from fedsdg.experiment import store
 from fedsdg.experiment.building import build
 from fedsdg.experiment.gpu import gpu_facts, repeatable, threads
@@ -54,6 +56,8 @@ def execute(task: Task, progress: Progress = lambda _: None, *, trace: int = 0) 
     hashes = {"partition_hash": partition.sha256, "backbone_hash": material.backbone_hash}
     facts = {**task.facts(), **hashes}
     key = task.key(partition.sha256, material.backbone_hash)
+    if trace and store.stored_run(key):
+        remark(f"the run is finished, so no batch is traced; set {store.STORE} to an empty folder")
     try:
 
         def run(folder: Path) -> None:
@@ -70,7 +74,8 @@ def execute(task: Task, progress: Progress = lambda _: None, *, trace: int = 0) 
         if task.folder is not None:
             store.copy_to_results(key, task.folder, facts)
     except (Exception, SystemExit) as error:
-        traceback.print_exc(file=sys.stderr)
+        if not isinstance(error, ValueError | FloatingPointError | OSError):
+            traceback.print_exc(file=sys.stderr)
         return record_failure(task, error, facts, records)
     return None
 
@@ -128,7 +133,7 @@ def record_failure(
     Returns:
         The sentence of the failure.
     """
-    sentence = f"{type(error).__name__}: {error}"
+    sentence = raised(error)
     if isinstance(error, SystemExit):
         sentence += "; a part tried to end the program: let it raise an error"
     if task.folder is None:

@@ -25,7 +25,7 @@ from torch import Tensor
 from fedsdg import files, models
 from fedsdg.experiment import chance
 from fedsdg.experiment.saved_models import read_models
-from fedsdg.experiment.store import MODELS, RESULT
+from fedsdg.experiment.store import EXPORTED, MODELS, RESULT
 from fedsdg.federation.conditions.difference import View
 from fedsdg.files.places import BACKBONE, RUN, filled
 from fedsdg.models.portable import HEAD
@@ -111,7 +111,7 @@ def export(
     if not (run / MODELS).is_file():
         remedy = "run it again with --set training.save=last, or selected"
         raise ValueError(f"the run in {run} kept no model; {remedy}")
-    target = output or run / "models"
+    target = output or run / EXPORTED
     if target.exists():
         raise ValueError(f"{target} exists already; delete it, or name another with --output")
     saved, facts = read_models(run / MODELS)

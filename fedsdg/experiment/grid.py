@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedsdg.config.config import Config
+from fedsdg.config.plugins import DATASETS
 from fedsdg.data.sources import Source
-from fedsdg.errors import hint
+from fedsdg.errors import require_one_of
 from fedsdg.experiment.backbones import backbone, backbone_sha256
 from fedsdg.experiment.interruption import Stopped, stopped_by_signals
 from fedsdg.experiment.progress import Progress
@@ -204,8 +205,7 @@ def selected(tasks: Sequence[Task], only: Sequence[str]) -> list[Task]:
     kinds = [set(names) for names in zip(*map(_names, tasks), strict=True)]
     known = sorted(set().union(*kinds))
     for word in only:
-        if word not in known:
-            raise ValueError(f"--only: {word!r} names nothing of the grid{hint(word, known)}")
+        require_one_of(known, word, "--only: the grid has nothing called")
     chosen = [names & set(only) or names for names in kinds]
     return [task for task in tasks if all(map(operator.contains, chosen, _names(task)))]
 
@@ -228,7 +228,8 @@ def prepare(task: Task, _note: Note | None = None) -> Prepared:
     from fedsdg.experiment.material import get_or_make, load_images
 
     # First of all, so that what cannot be had or divided is known before anything is trained.
-    own = load_images(task.source) if isinstance(task.source, Source) else None
+    is_own = isinstance(task.source, Source) or task.source in DATASETS
+    own = load_images(task.source) if is_own else None
     partition = get_or_make(task, own)
     sha256 = None
     if task.backbone is not None:

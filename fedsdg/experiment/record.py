@@ -20,7 +20,7 @@ from fedsdg.experiment.points import points
 from fedsdg.experiment.recheck import recorded_runs
 from fedsdg.experiment.runs import is_record_of
 from fedsdg.experiment.search import FINALISTS, SHARE, search
-from fedsdg.experiment.summary import write_summary
+from fedsdg.experiment.summary import search_file, write_summary
 from fedsdg.files import places, put_back, read_json, write_bytes
 from fedsdg.files.yaml_text import read_yaml_file
 
@@ -82,29 +82,19 @@ def _load(name: str) -> Config:
     tuned = raw.get("tuned") or []
     files = map(Path, [tuned] if isinstance(tuned, str) else tuned)
     pairs = [(_found(file.parent.name).with_suffix(".tuned.yaml"), file) for file in files]
-    raw["tuned"] = [str(_first(*pair)) for pair in pairs]
+    raw["tuned"] = [str(found if found.is_file() else file) for found, file in pairs]
     return Config.read(raw)
-
-
-def _first(*files: Path) -> Path:
-    """Return the first file that is there, else the last."""
-    return next(filter(Path.is_file, files), files[-1])
 
 
 def _found(experiment: str) -> Path:
     return places.filled(places.SEARCH, experiment=experiment)
 
 
-def _begun(experiment: str) -> Path:
-    """Return the file of a search that was begun: here, else what is committed of it."""
-    return _first(_found(experiment), places.filled(places.BEGUN, experiment=experiment))
-
-
 def _search(config: Config, jobs: int, minutes: float) -> None:
     recorded, others = _known(config, places.RECORD)
     if others or not recorded:
-        found, begun = _found(config.experiment), _begun(config.experiment)
-        if begun.is_file() and begun != found:
+        found, begun = _found(config.experiment), search_file(config.experiment)
+        if begun not in (None, found):
             write_bytes(found, begun.read_bytes())
         search(config, found, jobs=jobs, minutes=minutes)
 
@@ -112,8 +102,8 @@ def _search(config: Config, jobs: int, minutes: float) -> None:
 def _trials_left(config: Config) -> float:
     """Return how many runs of full length a search still takes."""
     recorded, others = _known(config, places.RECORD)
-    file = _begun(config.experiment)
-    rows = read_json(file)["methods"] if file.is_file() else {}
+    file = search_file(config.experiment)
+    rows = read_json(file)["methods"] if file else {}
     left = 0.0
     for label in {} if recorded and not others else config.space:
         row = rows.get(label, {"expected_best": [], "best": None})

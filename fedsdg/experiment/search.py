@@ -22,7 +22,7 @@ from fedsdg.config.data_sets import dataset_name
 from fedsdg.config.search import Axis, Interval
 from fedsdg.data.partition import TRAIN
 from fedsdg.data.partition_files import read_partition
-from fedsdg.errors import hint
+from fedsdg.errors import require_one_of
 from fedsdg.experiment.grid import Runner, runner
 from fedsdg.experiment.points import bounded, edge, expected_best, points
 from fedsdg.experiment.runs import RESULTS, Task, task_of
@@ -115,8 +115,7 @@ def search(
             "methods to try"
         )
     for label in only:
-        if label not in labels:
-            raise ValueError(f"--only {label!r}: no row of the search{hint(label, labels)}")
+        require_one_of(labels, label, "--only: the search has no row")
     first, *others = config.search.seeds
     known = _known(output)
     with runner(config, "search", results, jobs, minutes) as runs:
@@ -209,10 +208,8 @@ def _tasks(runs: Runner, trial: Trial, seeds: Sequence[int], share: float) -> li
     entry = config.method(trial.label).with_values(trial.parameters)
     chosen = config.search.skews or config.settings
     for name in chosen:
-        if name not in (*config.skews, *config.settings):
-            raise ValueError(
-                f"search.skews: {name!r} is no skew of the experiment{hint(name, config.settings)}"
-            )
+        known = [*config.settings, *config.skews]
+        require_one_of(known, name, "names no skew of the experiment:", "search.skews")
     settings = [one for one in config.settings if {one, one.partition("@")[0]} & {*chosen}]
     datasets = map(dataset_name, config.datasets)
     tasks = []

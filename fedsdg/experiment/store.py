@@ -29,6 +29,8 @@ LIBRARIES = ("torch", "numpy", "numba", "timm")
 """Another version of these may round differently."""
 MODELS = "models.safetensors"
 """In the folder of a run that keeps its models."""
+EXPORTED = "models"
+"""In the folder of a run, the models that were exported."""
 RESULT = "result.json"
 RECORDS = ("rounds.parquet", "clients.parquet", "timings.parquet", "provenance.json", RESULT)
 """The files of every run, beside their hashes."""
@@ -145,6 +147,8 @@ def copy_to_results(key: str, folder: Path, facts: Mapping[str, Any]) -> None:
     """
     stored = store_folder("runs") / key
     clear(folder)
+    if (folder / EXPORTED).is_dir():
+        remark(f"{folder / EXPORTED} was exported before this run; delete it and export again")
     names = sorted(file.name for file in stored.iterdir() if file.name != files.HASHES)
     for name in names:
         if name != RESULT:

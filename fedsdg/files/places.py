@@ -34,8 +34,6 @@ VERIFIED = f"{SUMMARY}/verified.txt"
 RECORDS = "results/reference"
 """What is committed of experiments."""
 RECORD = f"{RECORDS}/{{experiment}}"
-BEGUN = f"{RECORDS}/searches/{{experiment}}.json"
-"""What is committed of a search whose runs are to come, so that another machine goes on from it."""
 
 ARENAS = ("needs", "label-skew", "views")
 """The experiments that others are compared with: each method is tuned there, by one rule."""

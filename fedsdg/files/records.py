@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedsdg.errors import hint
 from fedsdg.files import atomic_path, require_unchanged
 from fedsdg.files.columns import Column
 
@@ -221,15 +220,7 @@ def write_parquet(
         schema: The columns that it always has.
         more: Columns that follow if at least one row has a value there.
 
-    Raises:
-        ValueError: A row has a column that is in neither.
     """
-    known = {*schema.names, *(more.names if more else ())}
-    for name in sorted(set().union(*rows) - known):
-        raise ValueError(
-            f"{path}: the column {name!r} is not declared{hint(name, known)}; add it to the "
-            "`columns` of the part that fills it"
-        )
     for column in more or ():
         if any(row.get(column.name) is not None for row in rows):
             schema = schema.append(column)

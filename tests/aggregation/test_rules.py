@@ -426,6 +426,8 @@ class Faulty(Rule):
         (None, "returned None; return a Plan"),
         (Plan(Combination(np.ones(2)), None), "returned the coefficients"),
         (Plan(Combination(np.full(3, np.nan)), None), "returned the coefficients"),
+        (Plan(Combination(np.ones(3), torch.ones(3)), None), "an offset .* of 2 numbers"),
+        (Plan(Combination(np.ones(3), np.ones(2)), None), "an offset that is no tensor"),
         (Plan(Combination(np.ones(3)), np.array([0.5, 0.5])), "returned the weights"),
         (Plan(Combination(np.ones(3)), np.array([2.0, -0.5, -0.5])), "a weight below 0"),
     ],

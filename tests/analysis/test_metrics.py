@@ -1,5 +1,7 @@
 """Metrics of hand-made rows, whose numbers follow from their definitions."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -181,6 +183,16 @@ def test_wrong_names_are_refused(record):
         metric("mine", name="gate")(len)
     with pytest.raises(ValueError, match=r"write columns with blanks between: reads='a b'"):
         metric("mine", reads=["round", "client"])
+    with pytest.raises(ValueError, match="'mine' has table 'round'; did you mean 'rounds'?"):
+        metric("mine", table="round")
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize("of", [lambda rows: 1 / 0, lambda rows: rows["loss"], lambda rows: None])
+def test_a_metric_that_fails_is_one_sentence(record, of):
+    METRICS["evaluations"] = replace(METRICS["evaluations"], number=of)
+    with pytest.raises(ValueError, match="the metric 'evaluations' fails: .*return a number"):
+        values(record, "evaluations")
 
 
 @pytest.mark.parametrize(

@@ -98,9 +98,9 @@ def test_rounds_of_a_rule_with_state(federation, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "rule", "sentence"),
     [
-        ([], "krun", "there is no rule 'krun'; did you mean 'krum'?"),
+        ([], "krun", "the package has no rule 'krun'; did you mean 'krum'?"),
         ([], "{type: krum, g: 2}", "unknown key 'g'; known are f"),
-        ([], "[krum]", "--rule '[krum]' is neither a name nor a row {type: …}"),
+        ([], "[krum]", "rule is a list; give a name"),
         ([], "{type: krum", "--rule"),
         (["--report", "g.safetensors"], "fedsdg", "g.safetensors exists; choose another name, or"),
         (["--num-samples", "g.safetensors"], "fedavg", "g.safetensors is not JSON"),

@@ -15,11 +15,14 @@ from tests.cli.conftest import TINY, outcome, python
 WRONG = [
     ("", "Missing command; see 'fedsdg --help'"),
     ("metods", "Did you mean 'methods'?"),
-    ("methods scafold", "there is no method 'scafold'; did you mean 'scaffold'?"),
+    (
+        "methods scafold",
+        "neither the package nor --plugin has a method 'scafold'; did you mean 'scaffold'?",
+    ),
     ("arenas needs", "needs"),
     ("aggregate --rule fedavg", "'--global'"),
     ("grid --only", "'--only'"),
-    ("grid smoke --only sead~0", "'sead~0' names nothing of the grid; did you mean 'seed~0'?"),
+    ("grid smoke --only sead~0", "the grid has nothing called 'sead~0'; did you mean 'seed~0'?"),
     ("grid smoke --set tables=['mian']", "no table or metric 'mian'; did you mean 'main'?"),
     ("check --set figures=['progess']", "did you mean 'progress'?"),
     ("grid no.yaml", "there is no config file no.yaml"),
@@ -83,7 +86,7 @@ def test_a_place_of_another_kind_is_named_before_anything_is_computed(words, par
 
 
 def test_the_place_of_an_error_is_shown_on_demand(empty):
-    with pytest.raises(ValueError, match="there is no method"):
+    with pytest.raises(ValueError, match="has a method 'scafold'"):
         main(["--traceback", "methods", "scafold"])
 
 

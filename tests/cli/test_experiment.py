@@ -9,6 +9,9 @@ import pandas as pd
 import pytest
 
 from fedsdg.cli import main
+from fedsdg.cli.running import _reached
+from fedsdg.config.layers import load
+from fedsdg.experiment.runs import task_of
 from fedsdg.experiment.summary import closing_lines
 
 RUN = Path("results/runs/tiny/digits/clients~6/iid/fedavg/seed~0")
@@ -26,6 +29,18 @@ def test_a_run_ends_with_the_accuracies_that_it_reached(here, said):
     assert lines[0].startswith("after round 4")
     assert f"records: {RUN}" in lines
     assert lines[-1].endswith("fedsdg grid --config tiny.yaml")
+
+
+def test_at_chance_is_said_of_the_images_that_were_classified(here):
+    """A fifth of 10 right may be luck; of the whole test set it would be more."""
+    config = load(["tiny.yaml"], ["federation.global_images=10"])
+    result = json.loads((RUN / "result.json").read_text())
+    result["last"]["accuracy_shared"] = 0.2
+    Path("few").mkdir()
+    Path("few/result.json").write_text(json.dumps(result))
+    for one, lucky in ((config, True), (load(["tiny.yaml"]), False)):
+        shown = "".join(_reached(Path("few"), task_of(one, next(one.runs()))))
+        assert ("0.2000  at chance" in shown) is lucky
 
 
 def test_a_method_beyond_the_config_runs_with_its_defaults(here, capsys):
@@ -139,6 +154,8 @@ def test_a_partition_and_a_backbone_are_those_of_the_grid(here, said):
     assert line.startswith("a.parquet: 6 clients with 239 to 240 samples, 1 draw(s)\nb.parquet")
     made = Path("results/partitions/digits/clients~6/iid/seed~0.parquet")
     assert Path("a.parquet").read_bytes() == made.read_bytes() != Path("b.parquet").read_bytes()
+    said("partition", *words, "--set", "partition_seed=1", "--output", "c.parquet")
+    assert Path("c.parquet").read_bytes() == Path("b.parquet").read_bytes()
     said("pretrain", "--config", "tiny.yaml", "--output", "weights.safetensors")
     made = Path("results/backbones/tiny.safetensors")
     assert Path("weights.safetensors").read_bytes() == made.read_bytes()

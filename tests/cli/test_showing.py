@@ -120,5 +120,5 @@ def test_check_names_the_properties_that_a_plugin_lacks(empty, capsys, said):
 def test_check_says_that_a_file_of_metrics_has_nothing_to_examine(empty, said):
     metric = '@metric("length", table="rounds")\ndef length(rows):\n    return len(rows)\n'
     (empty / "metrics.py").write_text("from fedsdg.analysis import metric\n\n\n" + metric)
-    sentence = "metrics.py: nothing to examine; metrics and data sets are tried where a config"
+    sentence = "metrics.py: nothing to examine: it has no METHODS and no part with a name"
     assert said("check", "metrics.py").startswith(sentence)

@@ -123,7 +123,9 @@ def test_the_hash_covers_packages_that_lie_beside(tmp_path):
     ("text", "sentence"),
     [
         ("import nothing_of_the_kind", "ModuleNotFoundError"),
-        ("x = 1\n1 / 0", "ZeroDivisionError: division by zero (line 2)"),
+        ("x = 1\n1 / 0", "ZeroDivisionError: division by zero (broken.py, line 2)"),
+        ("x = 1\nexit()", "SystemExit: None (broken.py, line 2); leave out what ends the program"),
+        ("METHODS = [3]", "its METHODS is a list; write {name: Method(...)}"),
         ("def", "SyntaxError"),
         (
             "from fedsdg.methods.method import Method\nMETHODS = {'fedavg': Method('x')}",

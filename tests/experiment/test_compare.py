@@ -106,14 +106,14 @@ def test_a_wrong_word_is_one_sentence_and_leaves_nothing(more, sentence, tmp_pat
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("methods: [fedavg]", "has a row 'fedavg' already; give the entry a 'name'"),
+        ("methods: [fedavg]", "has two entries that are called 'fedavg'; give one another 'name'"),
         ("methods: [{type: fedavg, name: FedAvg}]", "differ in upper and lower case alone"),
         ("federation: {rounds: 3}", "'federation' is the arena's to say"),
         ("methods: []", "there is nothing to compare"),
         ("", "the config file mine.yaml is None, but must be a mapping"),
         ("plugins: my.py", "mine.yaml: plugins is 'my.py', but must be a list"),
         ("search: 3", "mine.yaml: search is 3, but must be a mapping"),
-        ("methods: [fedagv]", "names no known method: 'fedagv'; did you mean 'fedavg'?"),
+        ("methods: [fedagv]", "or of 'plugins': 'fedagv'; did you mean 'fedavg'?"),
     ],
 )
 def test_newcomers_bring_methods_of_other_names(content, sentence, tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from fedsdg.analysis.gather import NOT_RUN, failed_runs
 from fedsdg.experiment.execution import record_failure
 from fedsdg.experiment.grid import run_grid, runner, selected
 from fedsdg.experiment.interruption import Stopped
+from fedsdg.experiment.material import load_images
 from fedsdg.experiment.runs import tasks_of
 from fedsdg.experiment.store import RECORDS, store_folder
 from fedsdg.experiment.summary import write_summary
@@ -71,7 +72,9 @@ def test_words_of_a_kind_are_alternatives_and_kinds_restrict(folder, only, count
 
 
 def test_a_word_that_names_nothing_is_an_error(folder):
-    with pytest.raises(ValueError, match="--only: 'fedsgd' names nothing .*mean 'fedsdg'"):
+    with pytest.raises(
+        ValueError, match="--only: the grid has nothing called 'fedsgd'.*mean 'fedsdg'"
+    ):
         selected(list(tasks_of(tiny())), ["fedsgd"])
 
 
@@ -161,6 +164,35 @@ def test_workers_know_the_parts_of_a_plugin(folder, forked):
     assert run_grid(config, jobs=2) == []
     for task in tasks_of(config):
         assert read_json(task.folder / "result.json")["title"] == "Half"
+
+
+IMAGES = """
+from pathlib import Path
+
+import numpy as np
+
+from fedsdg.data.datasets import ImageData
+
+
+def grey():
+    labels = np.arange(240) % 2
+    images = np.full((240, 8, 8), int(Path("shade").read_text()), np.uint8)
+    images[labels == 1] //= 2
+    return ImageData("grey", images, labels, num_classes=2)
+
+
+DATASETS = {"grey": grey}
+"""
+
+
+def test_images_of_a_plugin_that_changed_are_other_runs(folder, forked, capsys):
+    Path("mine.py").write_text(IMAGES)
+    config = tiny("plugins=[mine.py]", "datasets=[grey]", "seeds=[0]", "methods=[fedavg]")
+    for shade, finished in (("200", 0), ("200", 2), ("100", 0)):
+        Path("shade").write_text(shade)
+        load_images.cache_clear()
+        assert run_grid(config) == []
+        assert f"2 runs, {finished} of them finished before" in capsys.readouterr().err
 
 
 def test_a_killed_worker_is_a_failed_run(folder, forked):

@@ -71,17 +71,17 @@ def test_it_searches_runs_and_records_and_goes_on_from_the_record_alone(listed, 
     assert [file.name for file in Path(".fedsdg/runs").iterdir()] == [made()[2]["address"]]
 
     # A search whose runs are to come goes on from what is committed of it.
-    begun = Path("results/reference/searches/tiny.json")
-    begun.parent.mkdir()
-    shutil.copy(RECORD / "search.json", begun)
     shutil.rmtree(".fedsdg")
     for name in ("runs", "summary"):
         shutil.rmtree(Path("results", name))
     shutil.move(RECORD, "elsewhere")
+    RECORD.mkdir()
+    shutil.copy("elsewhere/search.json", RECORD)
     module.STEPS.write_text("- [search, tiny.yaml, 36]\n")
     assert [*make_record(1, minutes=0)] == [done[0], done[2]]
     assert [*make_record(1)] == [done[0], done[2]]
     assert not Path(".fedsdg/runs").exists()
+    shutil.rmtree(RECORD)
     shutil.move("elsewhere", RECORD)
 
     # Runs of another version stay until all are done anew.

@@ -60,7 +60,7 @@ def test_a_run_is_recorded_with_its_names(folder):
     assert [*store_folder("checkpoints").iterdir()] == []
 
 
-def test_a_finished_run_is_taken_from_the_store(folder, monkeypatch):
+def test_a_finished_run_is_taken_from_the_store(folder, monkeypatch, capsys):
     config, task = first()
     run_here(config, task)
     before = contents(task.folder)
@@ -68,6 +68,12 @@ def test_a_finished_run_is_taken_from_the_store(folder, monkeypatch):
     monkeypatch.setattr(execution, "train", None)
     assert run_here(config, task) is None
     assert contents(task.folder) == before
+    capsys.readouterr()
+    (task.folder / "models").mkdir()
+    assert run_here(config, task, trace=1) is None
+    said = capsys.readouterr().err
+    assert "so no batch is traced; set FEDSDG_STORE to" in said
+    assert f"{task.folder}/models was exported before this run; delete it" in said
 
 
 @pytest.mark.parametrize("round_", [1, 7, 12])
@@ -191,6 +197,23 @@ def test_a_failed_run_is_a_record_with_its_sentence(folder):
     assert all((task.folder / name).is_file() for name in RECORDS)
     assert [*store_folder("runs").iterdir()] == []
     assert [*store_folder("checkpoints").iterdir()] == []
+
+
+ODD = """
+from fedsdg.federation.losses import Loss
+
+
+class Odd(Loss, name="odd"):
+    def __call__(self, *_, **__):
+        raise ValueError("no loss")
+"""
+
+
+def test_what_a_part_raises_comes_with_its_line(folder, capsys):
+    Path("odd.py").write_text(ODD)
+    config, task = first("plugins=[odd.py]", "training.loss=odd", "training.kernel=torch")
+    assert run_here(config, task).endswith("no loss (odd.py, line 7)")
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_run_that_the_machine_fails_keeps_its_checkpoints(folder):
