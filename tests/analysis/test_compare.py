@@ -73,6 +73,12 @@ def test_sentences_say_the_place_and_what_one_model_for_all_can_reach(needs):
     assert second.endswith("such methods end near 87 here.")
 
 
+def test_below_five_seeds_there_is_no_verdict(tmp_path):
+    rows = rows_of({"fedsdg": BASE[:4], "other": BASE[:4] - 9})
+    (told, *_) = sentences(write_record(tmp_path / "few", rows), "fedsdg")
+    assert told.endswith("(4 seeds); there is no verdict below 5 seeds.")
+
+
 def test_personal_and_untuned_newcomers(tmp_path):
     best = {"parameters": {"eta_g": 0.1}, "score": 0.9}
     found = {"best": best, "expected_best": [0.9], "failed": 0, "edges": {}}

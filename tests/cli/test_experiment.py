@@ -11,6 +11,7 @@ import pytest
 from fedsdg.cli import main
 from fedsdg.cli.running import _reached
 from fedsdg.config.layers import load
+from fedsdg.data.partition_files import read_partition
 from fedsdg.experiment.runs import task_of
 from fedsdg.experiment.summary import closing_lines
 
@@ -156,6 +157,8 @@ def test_a_partition_and_a_backbone_are_those_of_the_grid(here, said):
     assert Path("a.parquet").read_bytes() == made.read_bytes() != Path("b.parquet").read_bytes()
     said("partition", *words, "--set", "partition_seed=1", "--output", "c.parquet")
     assert Path("c.parquet").read_bytes() == Path("b.parquet").read_bytes()
+    said("partition", *words[:-1], "dirichlet~9.0", "--output", "d.parquet")
+    assert read_partition("d.parquet").facts["retries"] == 20_000, "as for a run"
     said("pretrain", "--config", "tiny.yaml", "--output", "weights.safetensors")
     made = Path("results/backbones/tiny.safetensors")
     assert Path("weights.safetensors").read_bytes() == made.read_bytes()
