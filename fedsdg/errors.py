@@ -159,7 +159,7 @@ def require_one_of(known: Iterable[str], word: Any, fault: str, place: str = "")
         place: Where the word stands in a config.
     """
     names = list(known)
-    if not isinstance(word, str) or word not in names:
+    if word not in names:
         raise ConfigError(f"{fault} {shortened(word)}{hint(word, names)}", place)
 
 

@@ -94,9 +94,6 @@ class Part(BaseModel):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse changes."""
-        if name in type(self).__private_attributes__:
-            super().__setattr__(name, value)
-            return
         raise ConfigError(
             f"{type(self).__name__}.{name} cannot be set: a part is the same in every round; keep "
             "what changes in what its methods return, such as the state of a rule"
@@ -170,7 +167,7 @@ def _constants(cls: type) -> set[str]:
     return {
         name
         for name, value in vars(cls).items()
-        if not (name[0] == "_" or callable(value) or hasattr(value, "__get__"))
+        if not (name[0] == "_" or hasattr(value, "__get__"))
         and "ClassVar" in str(types.get(name, "ClassVar"))
     }
 

@@ -63,11 +63,9 @@ def parse_skew(text: str) -> Skew:
             return Skew(kind, text, number)
     except (KeyError, ValueError):
         pass
-    near = (
-        "" if kind in _KINDS else closest(text, [f"{known}~{rest}" for known in _KINDS] + ["iid"])
-    )
+    known = [] if kind in _KINDS else [*(f"{one}~{rest}" for one in _KINDS), "iid"]
     raise ValueError(
         f"skew {text!r} is none of 'dirichlet~ALPHA', 'quantity~BETA', 'classes~COUNT', "
-        f"'column~NAME' and 'iid', with numbers above 0 spelled as 0.1 or 2.0, and counts as 2"
-        f"{near}"
+        "'column~NAME' and 'iid', with numbers above 0 spelled as 0.1 or 2.0, and counts as 2"
+        f"{closest(text, known)}"
     )

@@ -303,6 +303,8 @@ def test_a_grid_grows_by_what_it_lacks(base):
     assert grown.method("apfl").label == "apfl"
     assert (grown.datasets[-1], grown.skews[-1]) == ("mnist", "dirichlet~0.05")
     assert grown.partition.retries == 20_000
+    patient = load(settings=["partition.retries=30_000"]).including(None, None, "iid")
+    assert patient.partition.retries == 30_000
     assert config.including("fedavg", "digits", config.skews[0]) is config
     for arguments, sentence in (
         (("fedavgg", None, None), "did you mean 'fedavg'?"),

@@ -216,7 +216,7 @@ def test_what_a_part_raises_comes_with_its_line(folder, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_run_that_the_machine_fails_keeps_its_checkpoints(folder):
+def test_a_run_that_the_machine_fails_keeps_its_checkpoints(folder, capsys):
     config, task = first(*SETTINGS)
 
     def full(record):
@@ -228,6 +228,7 @@ def test_a_run_that_the_machine_fails_keeps_its_checkpoints(folder):
     for stored in store_folder("runs").iterdir():
         stored.rename("moved")
     assert "MemoryError" in execute(task, full)
+    assert "Traceback" in capsys.readouterr().err, "it is no fault of the input"
     assert execute(task) is None
     assert contents(task.folder) == undisturbed
     assert read_json(task.folder / "provenance.json")["resumed_after"] in ([1], [2])

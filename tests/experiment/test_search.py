@@ -141,6 +141,11 @@ def test_a_trial_that_the_machine_failed_stays_open(folder, ran, monkeypatch):
     assert all(row["best"] is None for row in rows.values())
 
 
+def test_a_search_is_made_on_skews_of_the_grid(folder, ran):
+    with pytest.raises(ValueError, match="search.skews names no skew .*: 'ii'; did you mean 'iid'"):
+        search(tiny("search.skews=ii"), OUTPUT)
+
+
 def test_only_starts_runs_of_the_rows_that_it_names(folder, ran):
     search(tiny(), OUTPUT, only=["fedsdg"])
     assert {task.identity["label"] for task in ran} == {"fedsdg"}
