@@ -25,7 +25,7 @@ def draw_cohort(setup: Setup, t: int) -> np.ndarray:
 
 def select_participants(setup: Setup, server: Server, t: int) -> Participation:
     """Return who trains in round t: of the drawn clients those that nothing keeps from it."""
-    drawn = np.zeros(1, np.int64) if setup.sharing.central else draw_cohort(setup, t)
+    drawn = setup.trainable[:1] if setup.sharing.central else draw_cohort(setup, t)
     participation = Participation(drawn)
     if setup.compute is not None:
         busy = np.empty(0) if server.in_flight is None else server.in_flight.clients
@@ -125,8 +125,8 @@ def draw_batches(setup: Setup, purpose: str, t: int, client: int, epochs: int) -
 def updated_rows(view: RoundView) -> PendingRows:
     """Return what clients keep after a round.
 
-    Clients whose update is not sent or is thrown away keep their previous term state. What a probe
-    uploads under a name that clients keep, they keep.
+    Clients whose update is not sent, or is thrown away in this round, keep their previous term
+    state. What a probe uploads under a name that clients keep, they keep.
     """
     results = view.results
     present = view.participation.present
@@ -140,7 +140,8 @@ def updated_rows(view: RoundView) -> PendingRows:
         rows[name] = torch.where(changed[:, None], value.to(rows[name]), rows[name])
     for probe in view.measured:
         for name in probe.rows.keys() & rows.keys():
-            rows[name][sends] = probe.rows[name].to(rows[name])
+            measured = probe.rows[name].to(rows[name])  # Of all that send.
+            rows[name][sends] = measured[sends[view.participation.sends]]
     rows["private"] = view.setup.own_rows(results)
     counts = copy.deepcopy(view.store.counts)
     counts.trained[present] = view.t

@@ -42,7 +42,7 @@ class SharedSamples(DataSharing):
         never = data.flags("held_out")
         generator = stream("partition", data.seed, 1)
         sizes = np.array([len(shard) for shard in data.train])
-        counts = np.where(never, 0, np.ceil(self.share * sizes)).astype(np.int64)
+        counts = np.where(never, 0, np.ceil((self.share * sizes).round(9))).astype(np.int64)
         pairs = zip(data.train, counts.tolist(), strict=True)
         given = [generator.choice(shard, count, replace=False) for shard, count in pairs if count]
         pool = np.concatenate([data.train[0][:0], *given])

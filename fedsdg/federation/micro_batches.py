@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -135,7 +134,6 @@ def rows_per_pass(setup: Setup, layout: Layout, batch: int) -> int:
     return max(1, budget // (int(TEMPORARIES * (kept[1] - kept[0])) + numbers))
 
 
-@lru_cache(maxsize=8)
 def _bytes_of_autograd(
     model: ClientModel, layout: Layout, clients: int, batch: int, images: Tensor
 ) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedsdg.aggregation.errors import RuleFault
 from fedsdg.aggregation.types import ADAPTERS, Aggregate, Context
 from fedsdg.federation.batches import draw_epochs
-from fedsdg.federation.phases import Phase
+from fedsdg.federation.phases import BOTH, SHARED, Phase
 from fedsdg.federation.probes import Measured, measure
 from fedsdg.federation.setup import Server, Setup, Updates
 from fedsdg.federation.tasks import Results, Tasks
@@ -173,6 +173,7 @@ def server_updates(setup: Setup, server: Server, t: int) -> Tensor:
     )
     alone = replace(setup, work=replace(setup.work, terms=(), trace_every=0))
     where = f"round {t}, the server on its own samples"
-    phases = (Phase(epochs, alone=True),)
+    turn = SHARED if setup.layout.global_model else BOTH
+    phases = (Phase(epochs, turns=(turn,), alone=True),)
     trained = setup.batcher.train(alone, setup.layout.of_round(t), tasks, phases, where)
     return trained.theta - server.models

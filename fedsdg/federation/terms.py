@@ -47,7 +47,7 @@ class Term(Part):
 
         Args:
             rows: The clients after their last step.
-            steps: [M] steps that each client has taken.
+            steps: [M] steps by which each client's theta has moved.
             rate: eta_g.
 
         Returns:

@@ -169,7 +169,7 @@ class CohortTraining:
             row: self.work.rates(specs, values[row]) for row, specs in self.specs.items() if specs
         }
         self.loss_sum = np.zeros(len(tasks))
-        names = ("steps", "batches", "personal", "measured", "samples")
+        names = ("steps", "batches", "shared", "personal", "measured", "samples")
         self.counts = {name: np.zeros(len(tasks), dtype=np.int64) for name in names}
 
     def run_phase(self, phase: Phase, stage: int) -> None:
@@ -223,6 +223,7 @@ class CohortTraining:
         self.counts["samples"][order] += steps.drawn * turns
         stays = turns if phase.second else phase.turns.count(PRIVATE)
         self.counts["personal"][order] += steps.counts * stays
+        self.counts["shared"][order] += steps.counts * sum("shared" in turn for turn in phase.turns)
         if not phase.second:
             self.counts["batches"][order] += steps.counts
             for now in means:  # step by step, so that sums do not depend on the other clients
@@ -264,6 +265,8 @@ class CohortTraining:
         """
         tasks = self.tasks
         assert tasks.gamma is not None
+        if not len(tasks):
+            return
         per_epoch = np.array([len(epochs[0]) for epochs in tasks.batches])
         limits = tasks.limits
         left = np.full(len(tasks), UNLIMITED) if limits is None else limits[:, stage].copy()
@@ -385,7 +388,7 @@ class CohortTraining:
         """Return what the clients come back with."""
         rows = self.rows
         batches = self.counts["batches"]
-        taken = torch.from_numpy(batches).to(rows.theta.device)
+        taken = torch.from_numpy(self.counts["shared"]).to(rows.theta.device)
         uploads: dict[str, Tensor] = {}
         kept = {name: rows.memory[name] for name in self.kept_memory}
         for term in self.work.terms:

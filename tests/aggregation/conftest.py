@@ -15,7 +15,7 @@ def context():
         total = num_clients or int(ids.max(initial=0)) + 1
         samples = facts.pop("samples", 10.0 + 7 * np.arange(total))
         return Context(
-            round=1,
+            round=facts.pop("round", 1),
             clients=ids.astype(np.int64),
             num_clients=total,
             num_samples=samples[ids],

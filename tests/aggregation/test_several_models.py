@@ -121,6 +121,13 @@ def test_pens_picks_models_of_low_loss_in_phase_one(context):
     assert rule.probes[0].sample == 3 and rule.probes[0].rounds == 2
 
 
+def test_rounds_in_which_nothing_arrived_count_as_well(context):
+    rule = Pens(phase_one=2, sample=3, top=1)
+    told = context([0, 2], 4, models=torch.zeros(4, 2), round=3)
+    after = rule({"update": torch.ones(2, 2)}, told, rule.init(2, np.ones(4)))
+    assert after.state["rounds"].tolist() == [3]
+
+
 def test_of_equal_scores_the_lower_id_is_picked(context):
     rule = Pens(phase_one=1, top=1)
     state = {**rule.init(1, np.ones(4)), "trained": torch.ones(4, dtype=torch.int64)}

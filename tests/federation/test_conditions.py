@@ -1,5 +1,6 @@
 """Conditions: attacks, clocks, dropouts, few bits, wrong and other labels, other images."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsdg.aggregation.rules.clusters import Clustered
+from fedsdg.aggregation.rules.fedcurv import FedCurv
 from fedsdg.aggregation.rules.scaffold import Scaffold
 from fedsdg.federation import rounds
 from fedsdg.federation.conditions.attack import (
@@ -35,7 +37,7 @@ from fedsdg.federation.data_sharing import Central, SharedSamples
 from fedsdg.federation.personalisation import OwnHead
 from fedsdg.federation.server import upload
 from fedsdg.federation.stopping import Inexactness
-from fedsdg.federation.terms import ControlVariates, Proximal, Term
+from fedsdg.federation.terms import ControlVariates, Curvature, Proximal, Term
 from tests.federation.small import federation, run, stored, trained, vit
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-12}
@@ -221,6 +223,17 @@ def test_what_terms_keep_follows_what_arrives(late):
         torch.testing.assert_close(kept.mean(0), done.server.state["control"], **CLOSE)
 
 
+def test_of_updates_thrown_away_nothing_is_kept_that_a_probe_measured():
+    given_ = {"rule": FedCurv(), "terms": (Curvature(strength=0.1),)}
+    slow = Compute(slowest=1, fastest=30, arrivals=2, late="discard")
+    done, all_arrive = (run(timed(one, **given_), 1) for one in (slow, Compute(deadline=1e6)))
+    run(timed(slow, **given_))
+    arrived = done.store.counts.arrived > 0
+    kept, expected = (one.store.read("fisher", np.arange(8)) for one in (done, all_arrive))
+    assert arrived.sum() == 2 and expected[arrived].any(1).all()
+    assert torch.equal(kept, expected * torch.from_numpy(arrived)[:, None])
+
+
 def test_clusters_that_are_known_stay_known_with_a_clock():
     rule = Clustered(clusters=2, assignment="known")
     done = run(timed(Compute(deadline=1000.0), rule=rule))
@@ -274,6 +287,12 @@ def test_who_has_no_time_for_an_update_trains_what_is_private_and_sends_nothing(
 
 
 # --- Stopping -------------------------------------------------------------------------------------
+
+
+def test_a_round_without_clients_has_nobody_who_could_stop():
+    parts = {"stopping": Inexactness()}
+    done = run(federation(parts=parts, conditions=[Dropout(probability=1.0)]))
+    assert not done.theta.any()
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.3, 0.999])
@@ -413,6 +432,14 @@ def test_inverted_images_are_inverted_for_those_who_differ_in_training_and_tests
         torch.testing.assert_close(seen, -test if differs else test, rtol=0, atol=1e-6)
 
 
+def test_a_share_that_leaves_nobody_honest_who_trains_is_refused():
+    attack = Attackers(attack=SignFlip(), share=0.5)
+    federation(clients=4, parts={"held_out": 0.25}, conditions=[attack])
+    with pytest.raises(ValueError, match=r"no honest client trains; lower conditions.attack"):
+        for seed in range(20):
+            federation(clients=4, parts={"held_out": 0.5}, conditions=[attack], seed=seed)
+
+
 # --- Data that leave their clients ----------------------------------------------------------------
 
 
@@ -424,6 +451,21 @@ def test_shared_samples_go_to_everybody():
     ):
         assert set(own) == set(before) | given_
         assert len(given_ & set(before)) == round(share * len(before)) == -(-3 * len(before) // 10)
+
+
+def test_a_share_of_samples_is_rounded_up_and_not_by_rounding():
+    data = federation().data
+    shards = np.split(np.arange(600), 6)
+    shared = SharedSamples(share=0.07).prepare(replace(data, train=shards))
+    assert set(shared.facts["disclosed"]) == {0.07}  # 0.07 · 100 is 7.000000000000001
+
+
+def test_central_training_stands_for_a_client_that_trains():
+    done = run(
+        federation(parts={"sharing": Central(), "held_out": 0.5}, cohort=3, rounds=1, seed=4)
+    )
+    assert done.setup.held_out[0]
+    assert rows_of(done, "held_out", participated=True) == [False]
 
 
 def test_central_training_visits_all_samples_before_it_visits_one_again():

@@ -17,7 +17,8 @@ def draw(*keys):
 
 
 @pytest.mark.parametrize(
-    ("share", "clients", "count"), [(0.5, 5, 3), (0.25, 10, 3), (0, 9, 0), (1, 9, 9)]
+    ("share", "clients", "count"),
+    [(0.5, 5, 3), (0.25, 10, 3), (0, 9, 0), (1, 9, 9), (0.35, 90, 32)],
 )
 def test_a_share_of_the_clients_is_a_whole_number(share, clients, count):
     assert clients_in(share, clients) == count

@@ -11,7 +11,16 @@ from fedsdg.aggregation.rules.scaffold import Scaffold
 from fedsdg.federation import rounds
 from fedsdg.federation.batches import all_batches
 from fedsdg.federation.optimisers import Adam, Sgd
-from fedsdg.federation.personalisation import Apfl, Ditto, DualPath, Interpolate, OwnHead
+from fedsdg.federation.personalisation import (
+    Apfl,
+    Ditto,
+    DualPath,
+    Interpolate,
+    OwnHead,
+    PrivateHead,
+    Shared,
+)
+from fedsdg.federation.server import server_updates
 from fedsdg.federation.terms import ControlVariates, Proximal
 from fedsdg.models import block_views, views
 from tests.federation.small import (
@@ -112,6 +121,37 @@ def test_rounds_of_scaffold_in_closed_form():
         server = server + torch.stack(changes).sum(0) / 6
     torch.testing.assert_close(done.theta, theta, **CLOSE)
     torch.testing.assert_close(done.store.read("control", np.arange(6)), own, **CLOSE)
+
+
+def test_control_variates_count_the_steps_of_what_is_sent():
+    """c_k after the first round is the mean gradient of θ: (x − y) / (K η)."""
+    personalisation = OwnHead(head_epochs=2)
+    model, first, private = vit(**personalisation.adapters)
+    given = {"rule": Scaffold(), "terms": (ControlVariates(),), "personalisation": personalisation}
+    setup = federation(model, first, private, epochs=1, rounds=1, eta=0.05, **given)
+    _, results = trained(setup)
+    steps = torch.from_numpy(setup.batches_per_epoch(np.arange(6)))[:, None]
+    expected = (first - results.theta) / (steps * 0.05)
+    torch.testing.assert_close(results.kept["control"], expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("personalisation", [Ditto(), Apfl(), Interpolate()])
+def test_the_server_trains_as_if_there_were_no_private_model(personalisation):
+    made = []
+    for one in (Shared(), personalisation):
+        model, first, private = vit(**one.adapters)
+        parts = {"benchmark_images": 20}
+        setup = federation(model, first, private, personalisation=one, parts=parts)
+        made.append(server_updates(setup, setup.initial()[0], 1))
+    assert made[0].any()
+    torch.testing.assert_close(made[1], made[0], **CLOSE)
+
+
+def test_the_server_trains_a_head_of_its_own_where_every_client_has_one():
+    model, first, private = vit(**PrivateHead.adapters)
+    parts = {"model": model, "first": first, "private": torch.zeros_like(private)}
+    setup = federation(personalisation=PrivateHead(), parts={"benchmark_images": 20}, **parts)
+    assert server_updates(setup, setup.initial()[0], 1).any()  # Behind a head of 0 nothing learns.
 
 
 def test_equal_clients_are_one_client():

@@ -82,8 +82,10 @@ class Pens(Rule):
         of_models[context.clients] = self.mixing(state, context.clients)
         of_models[context.clients, context.clients] -= 1.0
         renewed = {name: value.clone() for name, value in state.items()}
-        renewed["rounds"] += 1
-        if self._in_phase_one(state):
+        # Rounds in which no update arrived count, too.
+        number = max(context.round, int(state["rounds"]) + 1)
+        renewed["rounds"].fill_(number)
+        if number <= self.phase_one:
             picks, chance = self._picks(self._scores(rows, total), state, context)
             renewed["picked"][cohort] += torch.from_numpy(picks).to(renewed["picked"])
             renewed["expected"][cohort] += torch.from_numpy(chance).to(renewed["expected"])

@@ -278,6 +278,8 @@ class Attackers(Condition):
             shard = data.train[client]
             labels[shard] = self.attack.labels(labels[shard], data.num_classes)
         attacker = np.isin(np.arange(data.num_clients), chosen)
+        if (attacker | data.flags("held_out")).all():
+            raise ValueError("no honest client trains; lower conditions.attack.share")
         return replace(data, labels=labels).with_facts(attacker=attacker)
 
     def transform_upload(self, setup: Setup, t: int, sent: Updates, tasks: Tasks) -> Updates:

@@ -121,7 +121,7 @@ def clients_in(share: float, num_clients: int) -> int:
         >>> clients_in(0.5, 5)
         3
     """
-    return math.floor(share * num_clients + 0.5)
+    return math.floor(round(share * num_clients, 9) + 0.5)  # 0.35 · 90 is 31.499…
 
 
 def attackers_in(share: float, num_clients: int) -> int:
