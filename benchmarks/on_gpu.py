@@ -31,8 +31,8 @@ def stages(out: Path, device: str) -> dict[str, list[str]]:
     rules, rounds = (str(ROOT / "benchmarks" / f"bench_{name}.py") for name in ("rules", "rounds"))
     to = ["-p", "no:cacheprovider", "--device", device, *["--short"] * (device == "cpu")]
     twice = ["-c", DIGEST, "digits" if device == "cpu" else "vit-tiny", device]
-    run = ["-m", "fedsdg", "run", "--config", "cifar100", "--method", "fedsdg"]
-    run += ["--skew", "dirichlet~0.1", "--set", f"training.device={device}"]
+    run = ["-m", "fedsdg", "run", "--config", "cifar100-needs", "--method", "fedsdg"]
+    run += ["--set", f"training.device={device}"]
     marked = sorted(
         str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.cuda" in path.read_text()
     )

@@ -264,12 +264,11 @@ class Verdict:
         if not self.n:
             return "–"
         compared = bool(self.claim.minus) or len(self.claim.metrics) > 1
-        unit = METRICS[self.claim.metrics[0]].unit
-        if compared and unit == "%":
-            unit = "points"
+        of_metric = METRICS[self.claim.metrics[0]].unit
+        of_number = "points" if compared and of_metric == "%" else of_metric
+        unit = "times" if self.claim.over else of_number
         form = f"{'+' if compared else ''}z.{'1f' if unit in ('%', 'points') else '3g'}"
         mean, low, high = (signed(f"{x:{form}}") for x in (self.mean, self.low, self.high))
-        unit = "times" if self.claim.over else unit
         ends = "" if np.isnan(self.low) else f" [{low}, {high}]"
         return f"{mean} {unit}".rstrip() + ends + " †" * (self.claim.origin == POST_HOC)
 
@@ -362,7 +361,7 @@ def declared_before(claim: Claim, commit: str, repository: str | Path) -> bool |
         commit: The commit.
         repository: The folder of the clone.
     """
-    then = _claims_at(commit, str(repository))
+    then = _claims_at(commit, str(Path(repository).resolve()))
     if then is None or claim.id not in then:
         return None if then is None else False
     return replace(_claim(claim.id, then[claim.id]), claim=claim.claim) == claim
@@ -384,6 +383,7 @@ def _commits(claim: Claim, root: Path) -> list[str]:
     for experiment, cell, method in (key.split("/") for key in keys):
         file = root / experiment / "provenance.json"
         run = f"/{cell.split(':')[-1]}/{method}/seed~"
-        for made in read_json(file) if file.is_file() else []:
-            commits |= {made["commit"]} if any(run in place for place in made["runs"]) else set()
+        made = read_json(file) if file.is_file() else []
+        of_runs = (one for one in made if any(run in place for place in one["runs"]))
+        commits |= {one.get("commit") or "unknown" for one in of_runs}
     return sorted(commits)

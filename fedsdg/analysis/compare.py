@@ -105,11 +105,14 @@ def sentences(record: Record, newcomer: str) -> list[str]:
     for cell, rows in lines.groupby("cell", sort=False):
         own = rows[rows["method"] == newcomer].iloc[0].to_dict()
         above, below = (int((rows["verdict"] == word).sum()) for word in ("above", "below"))
-        told = f"it is above {above} and below {below} of the others"
-        if own["n"] < statistics.LEAST_SEEDS:
-            told = f"there is no verdict below {statistics.LEAST_SEEDS} seeds"
+        told = (
+            f"it is above {above} and below {below} of the others"
+            if own["n"] >= statistics.LEAST_SEEDS
+            else f"there is no verdict below {statistics.LEAST_SEEDS} seeds"
+        )
+        place = f"{own['place']:.0f} of {rows['place'].count()} by the accuracy of clients"
         found.append(
-            f"{title}: {own['place']:.0f} of {rows['place'].count()} by the accuracy of clients, "
+            f"{title}: {place if own['place'] > 0 else 'an oracle, without a place'}, "
             f"{spread(own)} %, in {cell_title(str(cell))} ({seeds(rows)}); {told}."
         )
     personal_models = lines["method"].map(lambda label: record.methods[label]["personal"])

@@ -17,8 +17,9 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
+from fedsdg.analysis.layout import Table
 from fedsdg.analysis.means import heading, means
-from fedsdg.analysis.metrics import METRICS, relative_weights, values
+from fedsdg.analysis.metrics import METRICS, relative_weights
 from fedsdg.analysis.names import cell_title, method_order, method_title, natural_order
 from fedsdg.analysis.records import KEY, RUN, Record
 from fedsdg.analysis.settings import search
@@ -107,10 +108,11 @@ def progress(record: Record) -> pd.DataFrame:
     Means over seeds; bands: 95 % intervals. Grey: the other methods of the experiment; their lines
     may leave the axes.
     """
-    is_alike = values(record, "accuracy_b").empty
-    metrics = ["accuracy", "accuracy_shared"] if is_alike else ["accuracy_b"]
+    metrics = ["accuracy", "accuracy_shared", "accuracy_b"]
     rows = record.rows("rounds", ["round", *metrics]).melt([*RUN, "round"], metrics, "metric")
-    return _course(rows.assign(value=100 * rows["value"].astype(float)).dropna(), "metric")
+    rows = rows.assign(value=100 * rows["value"].astype(float)).dropna()
+    of_b = rows["metric"] == "accuracy_b"
+    return _course(rows[of_b == rows["cell"].isin(rows["cell"][of_b])], "metric")
 
 
 @figure("curves", x="alpha", line="method", by=("metric",), log=True)
@@ -339,7 +341,7 @@ def sidecars(name: str, source: Record | Sequence[Record]) -> dict[str, str]:
     inputs = {place: sha256_file(file) for file, place in places.items()}
     facts = {"figure": name, "caption": _filled(plot.caption, frame), "inputs": inputs}
     return {
-        "csv": frame.to_csv(index=False, float_format="%.6g", lineterminator="\n"),
+        "csv": Table(name, plot.caption, frame, frame).csv(),
         "json": json.dumps(facts, indent=2, ensure_ascii=False) + "\n",
     }
 

@@ -46,10 +46,7 @@ _IDENTITY = pa.schema(
 #: Columns of timings.parquet that come from the provenance of a run.
 _MEASURED = pa.schema([("wall_seconds", pa.float64()), ("peak_rss_mb", pa.float64())])
 #: Texts in runs.parquet, which every record has.
-_TEXTS = (
-    *("type", "status", "error", "config"),
-    *("address", "partition_hash", "backbone_hash"),
-)
+_TEXTS = (*("type", "status", "error", "config"), *("address", "partition_hash", "backbone_hash"))
 #: What tells entries of provenance.json apart: code, machine, and how it was used.
 _FACTS = (
     *("commit", "dirty", "python", "versions", "platform", "machine", "processor", "host"),

@@ -178,7 +178,7 @@ def decimal(value: float) -> str:
 
 def amount(value: float) -> str:
     """Return three significant digits, thousands with commas."""
-    return signed(f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}")
+    return signed(f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:z.3g}")
 
 
 def spread(row: Mapping[Hashable, Any], show: Callable[[float], str] = decimal) -> str:

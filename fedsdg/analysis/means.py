@@ -10,13 +10,7 @@ import pandas as pd
 from fedsdg.analysis import statistics
 from fedsdg.analysis.layout import amount, points, spread
 from fedsdg.analysis.metrics import METRICS, READINGS, values
-from fedsdg.analysis.names import (
-    cell_title,
-    is_oracle,
-    method_order,
-    method_title,
-    natural_order,
-)
+from fedsdg.analysis.names import cell_title, is_oracle, method_order, method_title, natural_order
 from fedsdg.analysis.records import KEY, Record
 
 #: Accuracies by their headings, in the order of the columns.
@@ -24,7 +18,7 @@ HEADS = {
     "accuracy": "all clients",
     "accuracy_a": "A",
     "accuracy_b": "B",
-    "accuracy_new": "new clients",
+    "accuracy_new": "new clients, late",
     "worst_decile": "worst decile",
     "accuracy_own_test": "own test set",
     "accuracy_shared": "shared model",
@@ -114,7 +108,9 @@ def printed(row: Mapping[Any, Any]) -> str:
 
 def best(numbers: pd.DataFrame) -> pd.Series:
     """Mark the highest printed accuracies of every column; oracles do not compete."""
-    shown = numbers["mean"].round(1).mask(numbers["method"].map(is_oracle))
+    shown = (
+        numbers["mean"].map("{:.1f}".format).astype(float).mask(numbers["method"].map(is_oracle))
+    )
     highest = shown.groupby([numbers["cell"], numbers["head"]]).transform("max")
     return (shown == highest) & numbers["metric"].isin([*HEADS])
 

@@ -98,6 +98,8 @@ def _numbers(record: Record, name: str, runs: pd.DataFrame, at: str) -> pd.Serie
     if name == "regret":
         return _regrets(record, at)
     if metric.number is None:
+        # New clients are evaluated in the last quarter of the rounds alone.
+        at = "end" if name == "accuracy_new" else at
         return 100 * runs.get(f"{at}_{name}", pd.Series(dtype=float)).astype(float)
     rows = _rows_by_run(record, metric.table, metric.columns)
     try:

@@ -185,12 +185,8 @@ def _data(boards: Sequence[Mapping[str, Any]], verdicts: Iterable[Verdict]) -> d
 
 def _rendered(facts: Mapping[str, Any], data: Mapping[str, Any]) -> str:
     """Fill the template; text is escaped, and JSON cannot end its element."""
-    parts = [
-        "leaderboard",
-        "bytes",
-        "curves",
-        *(key for key in ("claims", "figures") if facts[key]),
-    ]
+    parts = ["leaderboard", "bytes", "curves"]
+    parts += [key for key in ("claims", "figures") if facts[key]]
     embedded = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     files = {name: (_ASSETS / f"page.{name}").read_text(encoding="utf-8") for name in ("css", "js")}
     room = jinja2.Environment(

@@ -114,6 +114,8 @@ def _trace_line(root: Path, file: Path, line: int) -> Trace:
         traced = _trace_metric(root, row)
     else:
         return _trace_runs(root, row)
+    if not np.isclose(np.mean([*traced.seeds.values()]), float(row["mean"]), rtol=1e-4, atol=1e-6):
+        raise ValueError(f"{file}:{line} has another number than {RECORDS}; its runs are elsewhere")
     return replace(traced, committed=row["mean"])
 
 
@@ -151,7 +153,7 @@ def _trace_runs(root: Path, row: Mapping[str, str]) -> Trace:
     """Trace a row that is no metric of a run, such as a point of a curve, to its runs."""
     opened = record(root / RECORDS / row["experiment"])
     runs = opened.finished
-    for name in {*RUN} & row.keys():
+    for name in {*RUN} & {key for key, text in row.items() if text}:
         runs = runs[runs[name].astype(str) == row[name]]
     what = ", ".join(f"{name} {text}" for name, text in row.items() if name not in _NUMBERS)
     return Trace(what, {}, with_origins(opened, runs).assign(value=np.nan), row.get("mean", ""))
@@ -203,7 +205,8 @@ def command(runs: pd.DataFrame, configs: str | Path = "config") -> str:
         runs: Rows of ``Record.runs``.
         configs: The folder of the configs.
     """
-    named = re.compile(rf"^experiment: {runs['experiment'].iloc[0]}$", re.MULTILINE)
+    name = re.escape(runs["experiment"].iloc[0])
+    named = re.compile(rf"""^experiment: *["']?{name}["']?\s*(#.*)?$""", re.MULTILINE)
     words = [*runs["skew"].unique(), *runs["method"].unique()]
     words += [f"seed~{seed}" for seed in runs["seed"].unique()]
     for file in sorted(Path(configs).rglob("*.yaml")):

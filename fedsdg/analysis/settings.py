@@ -40,8 +40,8 @@ def settings(record: Record) -> Table:
     flat = pd.json_normalize([json.loads(text) for text in runs["config"]]).set_axis(runs.index)
     flat = flat.filter(regex=r"^(parameters|training)\.").astype(object)
     long = flat.join(runs[["experiment", "method", "type"]])
-    long = long.melt(["experiment", "method", "type"], var_name="key").dropna(subset=["value"])
-    long["value"] = long["value"].map(value_text)
+    long = long.melt(["experiment", "method", "type"], var_name="key")
+    long["value"] = long["value"].map(value_text, na_action="ignore").fillna(MISSING)
     rows = long.groupby(["experiment", "method", "type", "key"], sort=False)["value"]
     numbers = rows.agg(lambda own: " / ".join(dict.fromkeys(own))).reset_index()
     kind = numbers["type"].where(numbers["key"].str.startswith("parameters."), "")
@@ -50,7 +50,7 @@ def settings(record: Record) -> Table:
     for label, found in search(record).items():
         searched = numbers["key"].str.rpartition(".")[2].isin([*found["best"]["parameters"]])
         numbers.loc[searched & (numbers["method"] == label), "origin"] = "searched"
-    numbers = numbers.drop(columns="type")
+    numbers = numbers[numbers["value"] != MISSING].drop(columns="type")
     pairs = zip(numbers["key"], numbers["value"], strict=True)
     lines = numbers.assign(text=[f"{symbol(key)} = {value}" for key, value in pairs])
     wide = lines.groupby(["method", "origin"])["text"].agg(", ".join).unstack()

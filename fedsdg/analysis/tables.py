@@ -218,6 +218,11 @@ def scenarios(record: Record) -> pd.DataFrame:
         facts = {"attack": kind, "share": float(attack.get("share") or 0), "around": around}
         rows.append({"cell": run["cell"], **facts})
     frame = pd.DataFrame(rows, columns=["cell", "attack", "share", "around"])
+    # Attacks that differ in other values have the names of their scenarios.
+    frame["attack"] = frame["attack"].mask(
+        frame.duplicated(["attack", "share", "around"], keep=False) & (frame["share"] > 0),
+        frame["cell"].str.replace(r".*@", "", regex=True),
+    )
     clean = frame[frame["share"] == 0].drop_duplicates("around").set_index("around")["cell"]
     return frame.assign(clean=frame["around"].map(clean).astype(object)).drop(columns="around")
 
@@ -269,7 +274,7 @@ def attacks(record: Record) -> Table:
 def _share(row: Mapping[Hashable, Any]) -> str:
     """Return the heading of a number of ``attacks``: "20 %, lost"."""
     what = "" if row["metric"] == "accuracy_shared" else f", {heading(row['metric'])}"
-    return f"{100 * row['share']:.0f} %" + (what if pd.isna(row["clean"]) else ", lost")
+    return f"{100 * row['share']:g} %" + (what if pd.isna(row["clean"]) else ", lost")
 
 
 def _attack(row: Mapping[Hashable, Any]) -> str:

@@ -14,11 +14,10 @@ from itertools import zip_longest
 from pathlib import Path
 
 from fedsdg.analysis.gather import LISTED
-from fedsdg.analysis.render import committed
+from fedsdg.analysis.render import FIGURES_BELOW, committed
 from fedsdg.files import HASHES, changed_file
 from fedsdg.files.places import RECORDS
 
-FIGURES = "paper_figures"
 #: The files of a figure that are drawn, and compared with nothing.
 _DRAWN = (".pdf", ".svg", ".png")
 #: The files of a record that are made, or listed with their hashes.
@@ -74,7 +73,7 @@ def unmade(root: Path, folders: Sequence[Path], made: set[Path]) -> list[Path]:
         folders: The folders of the records.
         made: The files that were made again.
     """
-    present = {file for file in (root / FIGURES).rglob("*") if file.is_file()}
+    present = {file for file in (root / FIGURES_BELOW).rglob("*") if file.is_file()}
     known = set(made)
     for folder in (*folders, root / RECORDS / "across"):
         present |= {file for file in folder.glob("*.*") if file.suffix in _KINDS}

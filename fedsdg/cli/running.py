@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_format
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -139,7 +140,10 @@ def grid(
     name = config.experiment
     summary.write_summary(Path("results/runs", name), Path("results/summary", name), config)
     opened = records.record(Path("results/summary", name))
-    render.write_shown(opened, Path("results/tables", name), Path("results/figures", name))
+    folders = (Path("results/tables", name), Path("results/figures", name))
+    for folder in folders:  # What was shown before may be shown no more.
+        shutil.rmtree(folder, ignore_errors=True)
+    render.write_shown(opened, *folders)
     if len(opened.finished):
         page.write_page("results/report/index.html", [opened])
         print("\n".join(summary.closing_lines([name])))

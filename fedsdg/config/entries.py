@@ -76,7 +76,7 @@ class Entry(Part):
             "title": title,
             "family": next((name for name, rows in FAMILIES.items() if self.type in rows), ""),
             "personal": self.row.personal,
-            "oracle": self.type == "centralised" or self.parameters.get("assignment") == "known",
+            "oracle": "clusters" in self.method.rule.server_prior or self.method.sharing.central,
             "order": 2 * list(plugins.METHODS).index(self.type) + (self.label != self.type),
         }
 

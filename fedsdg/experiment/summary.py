@@ -60,7 +60,8 @@ def closing_lines(names: Sequence[str]) -> Iterator[str]:
     """Yield accuracies beside those of the record, and where to look, when experiments are done.
 
     Accuracies (%) are those of the main table: at the round that was selected on validation data,
-    on the common test set as clients see it, as means over seeds; the record's over the same seeds.
+    on the common test set as clients see it, as means over seeds, both over those that the record
+    has as well, if there are any.
 
     Args:
         names: The experiments, of which there are summaries.
@@ -77,6 +78,9 @@ def closing_lines(names: Sequence[str]) -> Iterator[str]:
         recorded = (folder / "runs.parquet").is_file()  # Before, a search may have left its values.
         published = values(record(folder), "accuracy") if recorded else here[:0]
         both = here.merge(published, "left", on=RUN, suffixes=("", " of record"))
+        shared = both["value of record"].notna()
+        of_key = shared.groupby([both[name] for name in KEY]).transform("any")
+        both = both[shared | ~of_key]
         found.append(both.groupby(KEY, sort=False)[["value", "value of record"]].mean())
     means = pd.concat(found).set_axis(["here", "record"], axis="columns")
     table = means.dropna(axis="columns", how="all").reset_index()

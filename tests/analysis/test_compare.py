@@ -79,6 +79,12 @@ def test_below_five_seeds_there_is_no_verdict(tmp_path):
     assert told.endswith("(4 seeds); there is no verdict below 5 seeds.")
 
 
+def test_an_oracle_has_no_place(needs):
+    assert sentences(needs, "known")[0].startswith(
+        "Known clusters: an oracle, without a place, 94.0 ± 2.0 %"
+    )
+
+
 def test_personal_and_untuned_newcomers(tmp_path):
     best = {"parameters": {"eta_g": 0.1}, "score": 0.9}
     found = {"best": best, "expected_best": [0.9], "failed": 0, "edges": {}}

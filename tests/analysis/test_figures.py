@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ from matplotlib.text import Text
 
 from fedsdg.analysis import drawing, figures
 from fedsdg.analysis.records import Record, record
+from tests.analysis.small import rows_of, write_record
 
 #: Figure → a record that has data for it.
 SHOWN = {
@@ -210,6 +212,18 @@ def test_attacks_are_in_the_order_of_their_shares(reference: Path) -> None:
     frame = figures.figure_named("attacks").frame(record(reference / "breakdown"))
     shares = ["5 % attackers", "45 % attackers", "50 % attackers"]
     assert [*frame["column"].unique()] == shares
+
+
+def test_progress_has_every_cell_by_groups_or_not(reference: Path) -> None:
+    frame = figures.figure_named("progress").frame(record(reference / "needs-controls"))
+    metrics = frame.groupby("cell")["metric"].agg(set)
+    assert metrics["iid@none"] == {"accuracy", "accuracy_shared"}
+    assert metrics["iid@all"] == metrics["iid@groups"] == {"accuracy_b"}
+
+
+def test_noise_around_zero_is_zero_in_the_numbers_of_a_figure(tmp_path: Path) -> None:
+    of = write_record(tmp_path / "small", rows_of({"fedsdg": (80.1, 80.1 + 1e-12)}))
+    assert pd.read_csv(io.StringIO(figures.sidecars("progress", of)["csv"]))["std"].max() == 0
 
 
 def test_weights_are_percent_of_an_equal_share(reference: Path) -> None:

@@ -281,6 +281,26 @@ def test_what_does_not_exist_is_one_sentence_with_the_nearest_name(asked, senten
     assert "\n" not in str(error.value)
 
 
+def test_a_point_of_a_study_has_the_runs_of_all_cells():
+    traced = trace(ROOT, "paper_figures/variance-needs/variance.csv:2")
+    assert len(traced.runs) == 30 and not traced.seeds
+
+
+def test_a_line_of_runs_made_elsewhere_is_not_taken_for_the_record(tmp_path):
+    numbers = tables.table("main", record(RECORDS / "needs")).numbers
+    with pytest.raises(ValueError, match=r"main.csv:2 has another number than results/reference"):
+        traced_line(tmp_path / "needs", "main", numbers.assign(mean=12.3), 0)
+
+
+@pytest.mark.parametrize("written", ["a+b", '"a+b"  # of mine', "'a+b'"])
+def test_the_config_of_an_experiment_is_found_however_it_is_written(written, tmp_path):
+    runs = pd.DataFrame({"experiment": ["a+b"], "skew": ["iid"], "method": ["fedavg"], "seed": [3]})
+    (tmp_path / "one.yaml").write_text("experiment: aab\n")
+    (tmp_path / "two.yaml").write_text(f"experiment: {written}\nseeds: [3]\n")
+    words = f"fedsdg grid {tmp_path}/two.yaml --only iid fedavg seed~3"
+    assert command(runs, tmp_path) == words
+
+
 def test_a_line_without_runs_says_what_stands_behind_it(tmp_path):
     rows = pd.DataFrame({"experiment": ["needs"], "method": ["fedsdg"], "score": [92.1]})
     with pytest.raises(

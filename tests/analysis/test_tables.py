@@ -1,6 +1,7 @@
 """Tables of made-up records, whose numbers are known, and of the committed ones."""
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fedsdg.analysis.layout import Table, points
+from fedsdg.analysis.layout import Table, amount, points
 from fedsdg.analysis.metrics import METRICS, metric
 from fedsdg.analysis.records import records
 from fedsdg.analysis.tables import TABLES, losses, paired, regret, table
@@ -106,6 +107,21 @@ def test_settings_tell_searched_from_set(tmp_path):
     assert tuned.text.loc["fedsdg"]["at an edge"] == "η_g low"
 
 
+def test_of_two_rows_of_a_kind_a_value_is_set_where_only_one_has_it(tmp_path):
+    rows = rows_of({"fedsdg": (90.0,), "capped": (91.0,)})
+    for row, cap in zip(rows, (None, 0.2), strict=True):
+        own = json.loads(row["config"]) | {"parameters": {"max_weight": cap, "gamma0": 1.0}}
+        row |= {"type": "fedsdg", "config": json.dumps(own)}
+    made = table("settings", write_record(tmp_path / "small", rows))
+    found = made.numbers[made.numbers["key"].str.startswith("parameters.")]
+    origins = found.set_index(["method", "key"])["origin"].to_dict()
+    assert origins == {
+        ("capped", "parameters.max_weight"): "set",
+        ("capped", "parameters.gamma0"): "fixed",
+        ("fedsdg", "parameters.gamma0"): "fixed",
+    }
+
+
 def attacked(cell, accuracy, share, **conditions):
     attack = {"type": "sign-flip", "share": share}
     facts = {"skew": cell, "config": config("fedsdg", attack=attack, **conditions)}
@@ -123,6 +139,38 @@ def test_attacks_are_compared_with_the_same_runs_without(tmp_path):
     blocks = dict(table("attacks", small).blocks())
     assert list(blocks) == ["no attackers, IID", "sign-flip, IID"]
     assert blocks["sign-flip, IID"].loc["fedsdg"]["20 %, lost"].startswith("+9.6 [")
+
+
+def test_attacks_of_one_share_that_differ_are_called_as_their_scenarios(tmp_path):
+    rows = attacked("iid@none", (90, 91), 0.0)
+    rows += attacked("iid@mild", (80, 82), 0.125) + attacked("iid@strong", (20, 22), 0.125)
+    blocks = dict(table("attacks", write_record(tmp_path / "small", rows)).blocks())
+    assert list(blocks) == ["no attackers, IID", "mild, IID", "strong, IID"]
+    assert "12.5 %, lost" in blocks["mild, IID"]
+
+
+def test_bold_follows_what_is_printed(tmp_path):
+    rows = rows_of({"fedsdg": (80.35,), "other": (80.4,)})  # 80.35 is printed as 80.3.
+    made = table("main", write_record(tmp_path / "small", rows)).text
+    assert made["all clients"].to_dict() == {"fedsdg": "80.3", "other": "**80.4**"}
+
+
+def test_amounts_have_three_digits():
+    assert [amount(x) for x in (999.4, 999.7, 1234.5, -0.0, -2.0)] == [
+        "999",
+        "1,000",
+        "1,234",
+        "0",
+        "−2",
+    ]
+
+
+def test_new_clients_are_those_of_the_last_quarter(tmp_path):
+    rows = rows_of({"fedsdg": (90.0, 91.0)})
+    rows[0] |= {"end_accuracy_new": 0.7, "selected_accuracy_new": None}
+    rows[1] |= {"end_accuracy_new": 0.8, "selected_accuracy_new": 0.9}
+    made = table("groups", write_record(tmp_path / "small", rows)).text
+    assert made.loc["fedsdg", "new clients, late"] == "**75.0**"
 
 
 def test_sweeps_have_a_column_per_cell(tmp_path):

@@ -11,6 +11,8 @@ import torch
 
 from benchmarks import compare, on_gpu
 from benchmarks.compare import Piece, UnableError
+from fedsdg.config.config import Config
+from fedsdg.config.layers import merged
 
 ROOT = Path(__file__).parents[2]
 FOLDER = "benchmarks"
@@ -137,4 +139,7 @@ def test_the_run_on_a_gpu_is_cifar100_if_its_data_are_there(tmp_path, monkeypatc
     without = on_gpu.stages(tmp_path, "cuda")
     assert without["run"] == without["twice-1"]
     (tmp_path / "cifar100").mkdir()
-    assert "cifar100" in on_gpu.stages(tmp_path, "cuda")["run"]
+    words = on_gpu.stages(tmp_path, "cuda")["run"]
+    assert "cifar100-needs" in words
+    run, *others = Config.read(merged(["cifar100-needs"])).runs()
+    assert {run.dataset, *(one.dataset for one in others)} == {"cifar100"}, "none is to be named"

@@ -53,7 +53,10 @@ def test_a_method_beyond_the_config_runs_with_its_defaults(here, capsys):
 
 
 def test_a_grid_ends_with_accuracies_and_paths_that_exist(here, said, monkeypatch):
+    old = Path("results/figures/tiny/groups.png")
+    old.write_bytes(b"of a config that showed it")
     title, names, *lines = said("grid", "tiny.yaml", "--only", "fedavg", "seed~0").splitlines()
+    assert not old.exists()
     assert names.split() == ["experiment", "cell", "method", "here"] and "record" not in title
     assert [line.split()[-2] for line in lines[:2]] == ["fedsdg", "fedavg"]
     assert all(Path(line.split()[-1]).exists() for line in lines[2:]) and len(lines) == 5
