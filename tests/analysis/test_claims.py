@@ -245,7 +245,7 @@ def repository(tmp_path):
     return tmp_path, *commits
 
 
-def test_a_claim_stood_before_its_runs_or_not(repository):
+def test_a_claim_stood_before_its_runs_or_not(repository, monkeypatch):
     folder, first, today = repository
     (one,) = read_claims(folder / "claims.yaml")
     reworded = Claim(**{**vars(one), "claim": "In other words."})
@@ -254,6 +254,8 @@ def test_a_claim_stood_before_its_runs_or_not(repository):
     afterwards = Claim(**{**vars(later), "origin": "post hoc"})
     told = [declared_before(each, today, folder) for each in (one, reworded, changed, later)]
     assert told == [True, True, False, False]
+    monkeypatch.chdir(folder)
+    assert declared_before(one, today, ".") is True, "it is that of the working directory"
     assert declared_before(one, first, folder) is None
     assert declared_before(one, "0" * 40, folder) is None
 

@@ -14,6 +14,7 @@ from fedsdg.config.layers import load
 from fedsdg.data.partition_files import read_partition
 from fedsdg.experiment.runs import task_of
 from fedsdg.experiment.summary import closing_lines
+from tests.analysis.conftest import write_frame
 
 RUN = Path("results/runs/tiny/digits/clients~6/iid/fedavg/seed~0")
 
@@ -67,6 +68,16 @@ def test_a_grid_ends_with_accuracies_and_paths_that_exist(here, said, monkeypatc
     for line in table.splitlines()[1:]:
         *_, own, published = line.split()
         assert own == published
+    # With a seed that the record lacks, both are of the others.
+    runs = pd.read_parquet("results/summary/tiny/runs.parquet")
+    others = runs.assign(seed=1, selected_accuracy=0.0)
+    summary = Path("results/summary/more")
+    shutil.copytree("results/summary/tiny", summary)
+    write_frame(summary / "runs.parquet", pd.concat([runs, others]))
+    shutil.copytree("results/reference/tiny", "results/reference/more")
+    assert [*closing_lines(["more"])][1] == table
+    for place in (summary, "results/reference/more"):
+        shutil.rmtree(place)
     Path("results/reference/tiny/runs.parquet").unlink()  # As where a search alone has been made.
     _, table, *_ = closing_lines(["tiny"])
     assert table.split()[:4] == ["experiment", "cell", "method", "here"]

@@ -4,6 +4,7 @@ import pytest
 
 from fedsdg.config import plugins
 from fedsdg.config.config import Config
+from fedsdg.config.entries import read_entry
 from fedsdg.config.layers import merged
 from fedsdg.errors import ConfigError
 from fedsdg.federation.optimisers import Adam
@@ -97,6 +98,26 @@ def test_a_plugin_brings_every_kind(plugin):
     assert plugins.hashes(f"half{n}", "digits", []) == [plugins.load(str(file)).sha256]
     assert plugins.hashes("fedavg", "digits", [optimiser]) == plugins.hashes("x", f"stripes{n}", [])
     assert plugins.hashes("fedavg", "digits", [Adam()]) == []
+
+
+KNOWING = """
+from fedsdg.aggregation.rules.clusters import Clustered
+from fedsdg.federation.data_sharing import Central
+from fedsdg.methods.method import Method
+
+METHODS = {
+    "told": Method("Told", rule=Clustered(assignment="known", clusters=2), fixed=("assignment",)),
+    "pooled": Method("Pooled", sharing=Central()),
+    "learns": Method("Learns", rule=Clustered(clusters=2)),
+}
+"""
+
+
+def test_what_a_method_knows_makes_it_an_oracle_and_not_its_name(tmp_path):
+    (tmp_path / "knowing.py").write_text(KNOWING)
+    plugins.load(str(tmp_path / "knowing.py"))
+    facts = {name: read_entry(name).facts["oracle"] for name in ("told", "pooled", "learns")}
+    assert facts == {"told": True, "pooled": True, "learns": False}
 
 
 def test_the_hash_covers_what_lies_beside(plugin, tmp_path):
