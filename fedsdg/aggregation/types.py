@@ -272,7 +272,7 @@ class Rule(Part):
                 )
         self.require(size, context.num_clients)
         plan = self.plan(rows, context, state)
-        fault = _fault(plan, size, rows["update"].d)
+        fault = _fault(plan, size, sum(rows["update"].columns.values()))
         if fault:
             for name in self.reads:
                 rows[name].check_finite()  # A client may be at fault, not the rule.

@@ -158,7 +158,7 @@ def test_rows_of_a_config_and_rule_objects():
 @pytest.mark.parametrize(
     ("rule", "sentence"),
     [
-        ("multikrun", "there is no rule 'multikrun'; did you mean 'multikrum'"),
+        ("multikrun", "the package has no rule 'multikrun'; did you mean 'multikrum'"),
         ("median", "did you mean 'geometric-median' or 'coordinate-median'"),
         ({"type": "krum", "g": 1}, "rule krum has an unknown key 'g'"),
         ({"type": "krum", "f": -1}, "rule krum.f is -1, but must be at least 0"),

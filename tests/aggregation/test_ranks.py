@@ -236,7 +236,7 @@ def test_a_fault_on_one_rank_raises_on_all_and_names_the_rank(tmp_path):
         "uploads": "the ranks disagree about the tensors and uploads: rank 0 has",
         "uploads of others": "rank 0: upload 'control' is of the clients []; give",
         "rule": "the ranks disagree about the arguments: rank 0 has (Krum(f=1)",
-        "unknown rule": "there is no rule 'krumm'",
+        "unknown rule": "the package has no rule 'krumm'",
         "counts": "the ranks disagree about the arguments",
         "twice": "client 3 is on several ranks",
         "too few": "needs at least 2f+3 = 5 clients per round and has 3",

@@ -157,7 +157,7 @@ def test_only_starts_runs_of_the_rows_that_it_names(folder, ran):
     twin = tiny("methods=[fedavg, {type: fedavg, name: twin}]", "search.seeds=[100]", TWIN)
     search(twin, OUTPUT, only=["fedavg"])
     assert len(ran) == 5  # The same runs as the twin's, whose label is not named.
-    with pytest.raises(ValueError, match="no row of the search; did you mean 'fedavg'"):
+    with pytest.raises(ValueError, match="the search has no row 'fedagv'; did you mean 'fedavg'"):
         search(tiny(), OUTPUT, only=["fedagv"])
 
 
