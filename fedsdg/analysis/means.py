@@ -18,7 +18,7 @@ HEADS = {
     "accuracy": "all clients",
     "accuracy_a": "A",
     "accuracy_b": "B",
-    "accuracy_new": "new clients, late",
+    "accuracy_new": "new clients, last quarter",
     "worst_decile": "worst decile",
     "accuracy_own_test": "own test set",
     "accuracy_shared": "shared model",

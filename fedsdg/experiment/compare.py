@@ -98,6 +98,10 @@ def compare(
     raw = {**arena_raw, **newcomers, "seeds": known[:seeds], "tuned": [], "search": {}}
     config = Config.read(raw)
     labels = [entry.label for entry in config.methods]
+    for label in {*labels} & {*rows}:
+        raise ValueError(
+            f"the record of {arena!r} has a row {label!r} already; give the entry a 'name'"
+        )
     require_folders("methods", [*rows, *labels])
     folder = output or Path("compare") / f"{arena}-{Path(places[0]).stem}"
     results = folder / "results"

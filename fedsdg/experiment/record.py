@@ -102,8 +102,9 @@ def _search(config: Config, jobs: int, minutes: float) -> None:
 def _trials_left(config: Config) -> float:
     """Return how many runs of full length a search still takes."""
     recorded, others = _known(config, places.RECORD)
-    file = search_file(config.experiment)
-    rows = read_json(file)["methods"] if file else {}
+    # What a search of another version found says nothing of this one.
+    file = _found(config.experiment) if others else search_file(config.experiment)
+    rows = read_json(file)["methods"] if file and file.is_file() else {}
     left = 0.0
     for label in {} if recorded and not others else config.space:
         row = rows.get(label, {"expected_best": [], "best": None})

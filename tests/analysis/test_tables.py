@@ -170,7 +170,7 @@ def test_new_clients_are_those_of_the_last_quarter(tmp_path):
     rows[0] |= {"end_accuracy_new": 0.7, "selected_accuracy_new": None}
     rows[1] |= {"end_accuracy_new": 0.8, "selected_accuracy_new": 0.9}
     made = table("groups", write_record(tmp_path / "small", rows)).text
-    assert made.loc["fedsdg", "new clients, late"] == "**75.0**"
+    assert made.loc["fedsdg", "new clients, last quarter"] == "**75.0**"
 
 
 def test_sweeps_have_a_column_per_cell(tmp_path):

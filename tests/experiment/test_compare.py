@@ -106,7 +106,7 @@ def test_a_wrong_word_is_one_sentence_and_leaves_nothing(more, sentence, tmp_pat
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("methods: [fedavg]", "has two entries that are called 'fedavg'; give one another 'name'"),
+        ("methods: [fedavg]", "has a row 'fedavg' already; give the entry a 'name'"),
         ("methods: [{type: fedavg, name: FedAvg}]", "differ in upper and lower case alone"),
         ("federation: {rounds: 3}", "'federation' is the arena's to say"),
         ("methods: []", "there is nothing to compare"),

@@ -88,6 +88,10 @@ def test_it_searches_runs_and_records_and_goes_on_from_the_record_alone(listed, 
     module.STEPS.write_text("- [runs, tiny.yaml, 36]\n")
     before = made()
     monkeypatch.setattr(run, "NUMERICS", run.NUMERICS + 1)
+    shutil.rmtree("results/search")
+    module.STEPS.write_text("- [search, tiny.yaml, 36]\n- [runs, tiny.yaml, 36]\n")
+    assert not next(iter(make_record(1, minutes=0))).endswith("finished")
+    module.STEPS.write_text("- [runs, tiny.yaml, 36]\n")
     monkeypatch.setattr(Runner, "run", lambda _, tasks: iter(()))
     assert [*make_record(1)][-1].startswith("in all: 3 runs left")
     sentence = "the record of tiny has runs of another version or config, such as "
