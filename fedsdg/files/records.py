@@ -19,9 +19,6 @@ the first. It rises when a column gets another name or another meaning."""
 _KEY = b"fedsdg.format"
 ROWS_OF_A_GROUP = 1024 * 1024
 """Rows of a row group, pyarrow's own number."""
-_SPLIT = {pa.float32(): "{}", pa.list_(pa.float32()): "{}.list.element"}
-"""Types whose values hardly repeat, and the path of their values in a file: bytes of equal places
-stand together there, which takes a third less room than a dictionary."""
 
 
 # A row of each table: the columns that every run has, and below each what it means. A part that
@@ -239,12 +236,17 @@ def write_tables(path: str | Path, tables: Iterable[pa.Table], schema: pa.Schema
         schema: To which each table is cast.
     """
     schema = schema.with_metadata({_KEY: str(FORMAT)})
-    split = [_SPLIT[column.type].format(column.name) for column in schema if column.type in _SPLIT]
+    # Single-precision numbers hardly repeat. With bytes of equal places side by side they take a
+    # third less room than in a dictionary.
+    single = [column for column in schema if _inner(column.type) == pa.float32()]
     encoding: dict[str, Any] = {
         "compression": "zstd",
         "compression_level": 15,
-        "use_byte_stream_split": split,
-        "use_dictionary": [column.name for column in schema if column.type not in _SPLIT],
+        "use_byte_stream_split": [
+            f"{column.name}.list.element" if pa.types.is_list(column.type) else column.name
+            for column in single
+        ],
+        "use_dictionary": [column.name for column in schema if column not in single],
     }
     with (
         atomic_path(path) as temporary,
@@ -262,16 +264,26 @@ def rounded(table: pa.Table) -> pa.Table:
     clients.
     """
     for place, column in enumerate(table.schema):
-        if column.type == pa.float32():
-            numbers = table[place].combine_chunks()
-            exact = numbers.to_numpy(zero_copy_only=False)
-            fraction, exponent = np.frexp(exact)
-            with np.errstate(over="ignore"):
-                kept = np.ldexp(np.rint(fraction * 2**16) / 2**16, exponent)
-            kept = np.where(np.isfinite(kept), kept, exact)
-            missing = numbers.is_null().to_numpy(zero_copy_only=False)
-            table = table.set_column(place, column, pa.array(kept, column.type, mask=missing))
+        if _inner(column.type) == pa.float32():
+            table = table.set_column(place, column, _rounded(table[place].combine_chunks()))
     return table
+
+
+def _rounded(numbers: pa.Array) -> pa.Array:
+    missing = numbers.is_null()
+    if pa.types.is_list(numbers.type):
+        values = _rounded(numbers.values)
+        return pa.ListArray.from_arrays(numbers.offsets, values, type=numbers.type, mask=missing)
+    exact = numbers.to_numpy(zero_copy_only=False)
+    fraction, exponent = np.frexp(exact)
+    with np.errstate(over="ignore"):
+        kept = np.ldexp(np.rint(fraction * 2**16) / 2**16, exponent)
+    kept = np.where(np.isfinite(kept), kept, exact)
+    return pa.array(kept, numbers.type, mask=missing.to_numpy(zero_copy_only=False))
+
+
+def _inner(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_list(kind) else kind
 
 
 def read_parquet(path: str | Path, columns: list[str] | None = None) -> pa.Table:

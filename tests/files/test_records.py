@@ -14,6 +14,7 @@ from fedsdg.files.records import (
     read_parquet,
     rounded,
     write_parquet,
+    write_tables,
 )
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -47,6 +48,31 @@ def test_single_precision_is_rounded_to_sixteen_bits_and_all_else_kept():
     assert found["a"].to_pylist()[2:] == [65535.0, 65536.0, 0.0, LARGEST, float("inf"), None]
     assert found["a"][0].as_py() == round(2**17 / 3) / 2**17 != table["a"][0].as_py()
     assert found["a"][1].as_py() == pytest.approx(-1e-30, rel=2**-16)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_numbers_in_lists_are_rounded_alike(first):
+    """Also those of a table that is a slice of another."""
+    lists = [[0.5], [1 / 3, 0.25, None], None, [], [65537.0]]
+    table = pa.table({"gates": pa.array(lists, pa.list_(pa.float32()))}).slice(first)
+    found = rounded(table)
+    assert found.schema == table.schema
+    third = round(2**17 / 3) / 2**17
+    assert found["gates"].to_pylist() == [[0.5], [third, 0.25, None], None, [], [65536.0]][first:]
+
+
+def test_numbers_are_split_into_bytes_also_in_lists_that_were_read(tmp_path):
+    """A list that was read calls its elements otherwise than one that was made here."""
+    row = {"round": 1, "client": 0, "train_loss": 0.3, "gates": [0.1, 0.2]}
+    write_parquet(tmp_path / "first.parquet", [row], CLIENTS_SCHEMA)
+    table = read_parquet(tmp_path / "first.parquet")
+    write_tables(tmp_path / "second.parquet", [table], table.schema)
+    for name in ("first", "second"):
+        group = pq.ParquetFile(tmp_path / f"{name}.parquet").metadata.row_group(0)
+        columns = [group.column(place) for place in range(group.num_columns)]
+        split = {c.path_in_schema for c in columns if "BYTE_STREAM_SPLIT" in c.encodings}
+        assert {"train_loss", "gates.list.element"} <= split
+        assert "round" not in split
 
 
 @pytest.mark.parametrize("said", [None, "1", str(FORMAT + 1), "new"])
