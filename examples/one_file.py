@@ -1,6 +1,6 @@
 """FedSDG from data to number, in one file and without the package.
 
-Twenty clients hold handwritten digits, each some of them more often than others. Together they
+Twenty clients hold handwritten digits, each some classes more often than others. Together they
 adapt a frozen vision transformer: its layers get a low-rank adapter that all clients share, and one
 that stays with its client behind a learned gate. The server averages the shared adapters and weighs
 a client by how well its update agrees with the mean. Equations are numbered as in the paper.
@@ -85,10 +85,10 @@ def partition(seed: int) -> list[Samples]:
         client = dirichlet(LABELS[rest], generator)
     clients = []
     for k in range(CLIENTS):
-        own = rest[client == k]
-        ends = np.cumsum([round(0.3 * len(own)), round(0.2 * len(own))])
-        _, val, train = np.split(generator.permutation(own), ends)
-        clients.append({"all": own, "val": val, "train": np.sort(train)})
+        samples = rest[client == k]
+        ends = np.cumsum([round(0.3 * len(samples)), round(0.2 * len(samples))])
+        _, val, train = np.split(generator.permutation(samples), ends)
+        clients.append({"all": samples, "val": val, "train": np.sort(train)})
     return clients
 
 
@@ -134,8 +134,8 @@ def adapted(x: Tensor, block: str, name: str, shared: Tensors, private: Tensors)
     layer = f"{block}.{name}"
     gate = torch.sigmoid(private[f"{block}.lambda_k_logit"])
     common = x @ shared[f"{layer}.lora_A"].T @ shared[f"{layer}.lora_B"].T
-    own = x @ private[f"{layer}.lora_A_private"].T @ private[f"{layer}.lora_B_private"].T
-    return frozen(x, layer) + SCALE * (common + gate * own)
+    personal = x @ private[f"{layer}.lora_A_private"].T @ private[f"{layer}.lora_B_private"].T
+    return frozen(x, layer) + SCALE * (common + gate * personal)
 
 
 def scores(images: Tensor, shared: Tensors, private: Tensors) -> Tensor:
@@ -190,7 +190,7 @@ def draw_batches(samples: np.ndarray, generator: np.random.Generator) -> Batches
 def aggregate(shared: Tensors, trained: list[Tensors]) -> Tensors:
     """Return theta_g + sum_k w_k Delta_k with Delta_k = theta_k - theta_g (Eq. 9, 11)."""
     theta = parameters_to_vector(shared.values())
-    updates = torch.stack([parameters_to_vector(one.values()) - theta for one in trained])
+    updates = torch.stack([parameters_to_vector(theta_k.values()) - theta for theta_k in trained])
     theta = theta + alignment_weights(updates) @ updates
     pieces = theta.split([value.numel() for value in shared.values()])
     return {name: piece.view_as(shared[name]) for name, piece in zip(shared, pieces, strict=True)}
@@ -239,8 +239,8 @@ def run(rounds: int, seed: int) -> float:
     for t in range(1, rounds + 1):
         shared = one_round(t, seed, clients, shared, private)
         if t % EVALUATE_EVERY == 0 or t == rounds:
-            found = [accuracies(shared, private[k], clients[k]) for k in range(CLIENTS)]
-            course.append(np.mean(found, axis=0))
+            by_client = [accuracies(shared, private[k], clients[k]) for k in range(CLIENTS)]
+            course.append(np.mean(by_client, axis=0))
             print(f"round {t}: validation {course[-1][0]:.3f}, test {course[-1][1]:.3f}")
     return max(course, key=lambda means: means[0])[1]
 

@@ -20,13 +20,14 @@ class FLTrust(Rule):
     def plan(self, rows, context, state):
         """Return the step and the weights of a round."""
         updates = rows["update"].numbers()
-        own = rows["server"].numbers()[0]
+        reference = rows["server"].numbers()[0]
+        length = np.linalg.norm(reference)
         norms = np.maximum(np.linalg.norm(updates, axis=1), 1e-300)
-        trust = np.maximum(updates @ own / norms / max(np.linalg.norm(own), 1e-300), 0)
+        trust = np.maximum(updates @ reference / norms / max(length, 1e-300), 0)
         if not trust.any():  # If nobody is trusted, no step.
             return Plan(Combination(np.zeros(len(trust))), None, state)
         weights = trust / trust.sum()
-        return Plan(Combination(weights * np.linalg.norm(own) / norms), weights, state)
+        return Plan(Combination(weights * length / norms), weights, state)
 
 
 METHODS = {"fltrust": Method("FLTrust", rule=FLTrust())}
