@@ -167,7 +167,8 @@ def aggregate(
 
     plan, kept = apply_plan(made, rows, cohort, context, current, on_nonfinite, write)
     for name in others:
-        values = [sent["update"][ids[kept[k]]][name] for k in plan.rows or range(len(kept))]
+        chosen = kept if plan.rows is None else [kept[row] for row in plan.rows]
+        values = [sent["update"][ids[k]][name] for k in chosen]
         outs[name].copy_(buffer_rules.combine(origin[name], values, buffers))
     weights = cohort.weights(plan, kept)
     facts = cohort.diagnostics(plan, kept, context)

@@ -38,10 +38,10 @@ def combine(server: Tensor, clients: Sequence[Tensor], buffers: BufferRule) -> T
 
     Args:
         server: The global value.
-        clients: The values of the clients that take part, at least one.
+        clients: The values of the clients that take part; without any the server's stays.
         buffers: "largest": the elementwise maximum, for booleans the logical or; "global": the
             server's.
     """
-    if buffers == "global":
+    if buffers == "global" or not clients:
         return server
     return reduce(torch.maximum, clients)

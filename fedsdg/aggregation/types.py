@@ -181,9 +181,9 @@ class UploadRequest:
 
     "scores": upload `scores` [M, C], the loss of each of the server's models on a client's training
     samples before training, NaN if not measured. "losses": `global_loss` [M, 1], of the downloaded
-    model on the client's training samples, and `benchmark_loss` [M, 1], of its trained model on
-    the server's samples. "fisher": `fisher` [M, d], the diagonal I_k of the Fisher information at
-    the trained theta_k, and `fisher_theta` [M, d], I_k theta_k.
+    model on the client's training samples, and `benchmark_loss` [M, 1], of its trained model, as it
+    arrives, on the server's samples. "fisher": `fisher` [M, d], the diagonal I_k of the Fisher
+    information at the trained theta_k, and `fisher_theta` [M, d], I_k theta_k.
     """
 
     kind: Literal["scores", "losses", "fisher"]

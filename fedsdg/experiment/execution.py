@@ -194,6 +194,8 @@ def _outcome(run: Run, training: Training) -> dict[str, Any]:
     evaluated = [row for row in rounds if row["evaluated"]]
     selected = selected_round(training.records.clients)
     layout = training.setup.layout
+    # Frozen parameters are not counted: they are the same for all, as the backbone is.
+    numbers_kept = layout.own_parameters + sum(training.setup.kept_widths.values())
     return {
         "last": _metrics(evaluated[-1]),
         "selected": _metrics(next(row for row in evaluated if row["round"] == selected)),
@@ -201,7 +203,7 @@ def _outcome(run: Run, training: Training) -> dict[str, Any]:
         "rounds": run.federation.rounds,
         "bytes_up": sum(row["bytes_up"] for row in rounds),
         "bytes_down": sum(row["bytes_down"] for row in rounds),
-        "client_storage_bytes": training.store.bytes_per_client,
+        "client_storage_bytes": numbers_kept * training.setup.private.element_size(),
         "communicated_parameters": layout.d,
         "private_parameters": layout.own_parameters,
         "personal_steps": sum(row["personal_steps"] for row in rounds),

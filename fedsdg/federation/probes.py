@@ -48,7 +48,7 @@ def measure(
     if request.kind == "scores":
         return model_scores(setup, server, request, t, tasks)
     if request.kind == "losses":
-        return cross_losses(setup, tasks, results)
+        return global_losses(setup, tasks)
     return fisher_information(setup, tasks, results)
 
 
@@ -74,22 +74,21 @@ def model_scores(
         shards = [setup.data.train[client]] * len(tried)
         private = tasks.private[row].expand(len(tried), -1)
         scores[row, place] = mean_losses(setup, shards, server.models[place], private)
-    return Measured({"scores": scores}, models_down=len(tried))
+    # Without a sample its own is among those to try, or follows from them.
+    return Measured({"scores": scores}, models_down=len(tried) - (request.sample is None))
 
 
-def cross_losses(setup: Setup, tasks: Tasks, results: Results) -> Measured:
-    """Return each side's loss on the other side's data (FOCUS, Chen et al. 2020).
-
-    `global_loss` [M, 1] is that of the downloaded model on the client's training samples,
-    `benchmark_loss` [M, 1] that of the trained model on the server's samples.
-    """
+def global_losses(setup: Setup, tasks: Tasks) -> Measured:
+    """Return `global_loss` [M, 1], of downloaded models on clients' training samples."""
     shards = [setup.data.train[client] for client in tasks.clients]
-    benchmark = [setup.data.benchmark] * len(tasks)
-    rows = {
-        "global_loss": mean_losses(setup, shards, tasks.start, tasks.private)[:, None],
-        "benchmark_loss": mean_losses(setup, benchmark, results.theta, results.private)[:, None],
-    }
-    return Measured(rows)
+    losses = mean_losses(setup, shards, tasks.start, tasks.private)
+    return Measured({"global_loss": losses[:, None]})
+
+
+def benchmark_losses(setup: Setup, theta: Tensor, private: Tensor) -> Tensor:
+    """Return [M, 1], of clients' models as they arrive, on the server's samples."""
+    shards = [setup.data.benchmark] * len(theta)
+    return mean_losses(setup, shards, theta, private)[:, None]
 
 
 def fisher_information(setup: Setup, tasks: Tasks, results: Results) -> Measured:

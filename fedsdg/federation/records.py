@@ -73,8 +73,9 @@ def _add_losses_and_penalties(view: RoundView) -> None:
 def _add_updates_and_weights(view: RoundView) -> None:
     """Add norms of the updates that arrived, summaries of weights and alignment, and attacks."""
     arrived = view.arrived
-    if view.setup.layout.d and len(arrived):
-        statistics = MemoryRows.of_matrix(arrived.update).measure()
+    finite = np.flatnonzero(arrived.update.isfinite().all(1).cpu())  # A rule may leave others out.
+    if view.setup.layout.d and len(finite):
+        statistics = MemoryRows.of_matrix(arrived.update).subset(finite.tolist()).measure()
         spread = (statistics.norms**2).mean() - statistics.reference_norm**2
         view.row |= {
             "update_norm_mean": float(statistics.norms.mean()),

@@ -68,11 +68,6 @@ class ClientStore:
             self._rows[place, self.columns[name]] = value.to(self._rows)
         self.counts = counts
 
-    @property
-    def bytes_per_client(self) -> int:
-        """What one client must store between rounds."""
-        return self._rows.shape[1] * self._rows.element_size()
-
 
 @dataclass(frozen=True)
 class PendingRows:

@@ -99,14 +99,14 @@ FEDSDG["fedsdg-official"] = Method(
     training={"epochs": 5, "eta_m": 0.1},
     fixed=_OFFICIAL_FIXED,
 )
-"""The authors' public code, June 2026, its defaults.
+"""The authors' public code, June 2026, its defaults; no weight decay, and A's start is ours.
 
 step = (1/M) Σ_k Δ_k; clients as those of fedsdg, with a gate for each layer
 """
 
 FEDSDG["fedsdg-official-aligned"] = Method(
     "FedSDG (authors' code, aligned)",
-    Alignment(reference="leave_one_out", transform="softmax"),
+    Alignment(reference="leave_one_out", transform="softmax", scope="adapters"),
     personalisation=_OFFICIAL,
     training={"epochs": 5, "eta_m": 0.1},
     fixed=(
@@ -378,7 +378,8 @@ SEVERAL["clustered"] = Method(
 """Ghosh et al. 2020; the chapter on personalisation.
 
 θ_c = Σ_k n_k θ_k / Σ_j n_j over the cohort's clients of cluster c; a client moves to
-the cluster whose model has the lowest loss on its data
+the cluster whose model has the lowest loss on its data; it has trained in its old one
+before, where Ghosh et al. let it move first
 """
 
 SEVERAL["semi-global"] = Method("Semi-global models", Clustered(beta=0.5), heads_apart=True)

@@ -228,6 +228,10 @@ def test_a_blocked_client_has_no_say_in_buffers():
     rule = Screened(inner=Mean(weights="uniform"), strikes=1)
     made = aggregate(rule, theta, clients, num_clients=6)
     assert made.weights[5] == 0 and made.parameters["n"].item() == 4
+    state = {**made.state, "blocked": torch.ones(6, dtype=torch.int64)}
+    clients[0]["w"][0] = torch.nan
+    made = aggregate(rule, theta, clients, num_clients=6, round=2, state=state)
+    assert made.parameters["n"].item() == 0 and not made.parameters["w"].any()
 
 
 def test_tied_weights_count_once_and_stay_tied():

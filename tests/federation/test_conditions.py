@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 
 from fedsdg.aggregation.rules.clusters import Clustered
 from fedsdg.aggregation.rules.fedcurv import FedCurv
+from fedsdg.aggregation.rules.focus import Focus
+from fedsdg.aggregation.rules.mean import Mean
 from fedsdg.aggregation.rules.scaffold import Scaffold
+from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.federation import rounds
 from fedsdg.federation.conditions.attack import (
+    Attack,
     Attackers,
     AttackView,
     BlindReplacement,
@@ -34,10 +38,12 @@ from fedsdg.federation.conditions.dropout import Dropout
 from fedsdg.federation.conditions.label_noise import LabelNoise
 from fedsdg.federation.conditions.quantisation import Quantisation
 from fedsdg.federation.data_sharing import Central, SharedSamples
+from fedsdg.federation.observers.observer import Observer
 from fedsdg.federation.personalisation import OwnHead
 from fedsdg.federation.server import upload
 from fedsdg.federation.stopping import Inexactness
 from fedsdg.federation.terms import ControlVariates, Curvature, Proximal, Term
+from fedsdg.models import block_views
 from tests.federation.small import federation, run, stored, trained, vit
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-12}
@@ -142,6 +148,47 @@ def test_attackers_are_the_same_in_all_rounds_and_are_not_evaluated():
     sent = next(row for row in few.clients if row["attacker"])
     alone = next(r for r in honest.clients if r["client"] == sent["client"])
     assert sent["update_norm"] == pytest.approx(5 * alone["update_norm"])
+
+
+class NoNumbers(Attack, name="no-numbers"):
+    """An attacker sends NaN."""
+
+    def tamper(self, view):
+        return torch.full_like(view.own, torch.nan)
+
+
+def test_a_run_goes_on_where_its_rule_leaves_an_update_without_numbers_out():
+    rule = Screened(inner=Mean())
+    attack = Attackers(attack=NoNumbers(), share=0.17)
+    done = run(federation(rule=rule, conditions=[attack]))
+    assert all(np.isfinite(row["update_norm_max"]) for row in done.rounds)
+    assert done.rounds[0]["weight_zeros"] == 1 and done.theta.isfinite().all()
+
+
+class Benchmark(Observer):
+    """Compares what the rule is told of the server's samples with a loss computed here."""
+
+    def observe(self, view):
+        theta = view.tasks.start + view.arrived.update
+        samples = torch.from_numpy(view.setup.data.benchmark)
+        scores = view.setup.model.forward(
+            view.setup.samples.images[samples].repeat(len(theta), 1, 1, 1),
+            [len(samples)] * len(theta),
+            block_views(theta, view.setup.layout.communicated),
+        )
+        labels = view.setup.samples.labels[samples].repeat(len(theta))
+        losses = torch.nn.functional.cross_entropy(scores, labels, reduction="none")
+        expected = losses.view(len(theta), -1).mean(1, keepdim=True)
+        torch.testing.assert_close(view.arrived.rows["benchmark_loss"], expected, **CLOSE)
+        self.state = {"seen": torch.ones(1)}
+
+
+def test_the_server_measures_the_models_that_arrive():
+    conditions = [Attackers(attack=SignFlip(scale=10), share=0.34)]
+    observer = Benchmark()
+    parts = {"benchmark_images": 20}
+    run(federation(rule=Focus(), conditions=conditions, observers=[observer], parts=parts))
+    assert observer.state
 
 
 # --- Clocks ---------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from safetensors.torch import save
 
 from fedsdg.aggregation.rules.clusters import Clustered
 from fedsdg.aggregation.rules.fedcurv import FedCurv
+from fedsdg.aggregation.rules.neighbours import Pens
 from fedsdg.aggregation.rules.scaffold import Scaffold
 from fedsdg.experiment.saved_models import ModelSaver, read_models, write_models
 from fedsdg.federation import evaluation
@@ -321,7 +322,9 @@ def test_bytes_are_the_lengths_of_the_messages():
     assert (scaffold.rounds[0]["bytes_up"], scaffold.rounds[0]["bytes_down"]) == (6 * both,) * 2
     clustered = run(federation(rule=Clustered(clusters=3), rounds=1, parts={"heads_apart": True}))
     assert clustered.rounds[0]["bytes_up"] == 6 * message(plain.setup, "", scores=3)
-    assert clustered.rounds[0]["bytes_down"] == 6 * 4 * usual  # its own, and all three to try
+    assert clustered.rounds[0]["bytes_down"] == 6 * 3 * usual  # its own is one of three to try
+    tried = run(federation(rule=Pens(sample=2), rounds=1))
+    assert tried.rounds[0]["bytes_down"] == 6 * 3 * usual  # its own, and two to try
     attacked = run(federation(conditions=[Attackers(attack=SignFlip(), share=0.34)], rounds=1))
     assert attacked.rounds[0]["bytes_up"] == 6 * usual
     weak = run(federation(conditions=[Quantisation(share=0.5, bits=4)], rounds=1))

@@ -193,7 +193,7 @@ class BlindReplacement(Attack, name="replacement-blind"):
 class Corruption(Attack, name="corruption"):
     """round(entries * d) numbers of theta_k arrive damaged.
 
-    They get noise N(0, (scale * rms(theta_k))^2), or one of their bits is flipped.
+    They become noise N(0, (scale * rms(theta_k))^2), or one of their bits is flipped.
     """
 
     entries: Share = 0.01

@@ -42,8 +42,8 @@ class Compute(Condition):
     measure gradients share them in proportion to their usual lengths, at least one step each. A
     client with fewer steps than that trains only what it keeps private, and sends nothing"""
     max_epochs: Count = 10
-    """with `local_seconds`: takes the place of `training.epochs`, and all steps of a client in a
-    round are at most those of so many epochs"""
+    """with `local_seconds`: takes the place of `training.epochs`, also where a method prescribes
+    them; all steps of a client in a round are at most those of so many epochs"""
     deadline: Annotated[float, Field(ge=1e-06, le=1000000000.0)] | None = None
     "a round ends after so many seconds; null: when all updates are there"
     arrivals: Count | None = None
