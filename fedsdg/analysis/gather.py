@@ -44,7 +44,7 @@ _IDENTITY = pa.schema(
     [(name, pa.int64() if name in ("clients", "seed") else pa.string()) for name in IDENTITY]
 )
 #: Columns of timings.parquet that come from the provenance of a run.
-_MEASURED = pa.schema([("wall_seconds", pa.float64()), ("peak_rss_mb", pa.float64())])
+_MEASURED = pa.schema([("wall_seconds", pa.float64())])
 #: Texts in runs.parquet, which every record has.
 _TEXTS = (*("type", "status", "error", "config"), *("address", "partition_hash", "backbone_hash"))
 #: What tells entries of provenance.json apart: code, machine, and how it was used.

@@ -408,7 +408,6 @@ for _column in (*SUMS, "local_steps"):
     )
 for _name, _table, _title, _unit in (
     ("wall_seconds", "timings", "seconds of a run", "s"),
-    ("peak_rss_mb", "timings", "peak memory", "MB"),
     ("simulated_seconds", "rounds", "simulated time", "s"),
 ):
     metric(_title, _unit, table=_table, reads=_name, name=_name)(

@@ -142,5 +142,7 @@ def answer(json: bool, facts: Any, lines: Iterable[str]) -> None:
         lines: What a person reads.
     """
     if json:
-        lines = [json_format.dumps(facts, indent=2, allow_nan=False, ensure_ascii=False)]
+        # JSON has no word for infinity.
+        finite = json_format.loads(json_format.dumps(facts), parse_constant=lambda _: None)
+        lines = [json_format.dumps(finite, indent=2, allow_nan=False, ensure_ascii=False)]
     print("\n".join(lines))

@@ -185,6 +185,8 @@ def search(
         if target.is_dir():
             raise IsADirectoryError(f"--output {target} is a folder; name a file, ending in .json")
         search.search(config, target, jobs=jobs, only=only, minutes=minutes)
+    elif not target.is_file():
+        raise FileNotFoundError(f"there is no {target}; search first, without --show")
     print("\n".join(search.summary_lines(read_json(target))))
 
 

@@ -66,7 +66,9 @@ def merged(
     """
     files = [default_file()]
     for file in map(named_file, paths):
-        files += dict.fromkeys(below for below in _files_below(file) if below not in files)
+        known = {one.resolve() for one in files}
+        below = {one.resolve(): one for one in _files_below(file)}
+        files += [one for place, one in below.items() if place not in known]
         files.append(file)
     whole: dict[str, Any] = {}
     for file in files:

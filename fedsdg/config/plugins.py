@@ -53,6 +53,8 @@ class Plugin:
 
     module: str
     "the name under which it is imported"
+    file: Path
+    "where it lies"
     sha256: str
     "hash of the file and of the modules beside it that it imports"
     names: frozenset[tuple[str, str]]
@@ -78,12 +80,18 @@ def load(place: str) -> Plugin:
     is_file = path.suffix == ".py"
     key = str(path.resolve()) if is_file else place
     if key in _LOADED:
+        if _sha256(_LOADED[key].file) != _LOADED[key].sha256:
+            raise ConfigError(f": {place} has changed since it was imported; start Python again")
         return _LOADED[key]
     if is_file and not path.is_file():
         raise ConfigError(f": there is no plugin file {place}; correct its name")
     before = {kind: dict(table) for kind, table in TABLES.items()}
     try:
         module = _from_file(path) if is_file else importlib.import_module(place)
+        if getattr(module, "__file__", None) is None:
+            raise ValueError("it has no file; name a Python file, or a module that has one")
+        file = Path(str(module.__file__))
+        sha256 = _sha256(file)
         _add(module)
     except (Exception, SystemExit) as error:
         for kind, table in TABLES.items():
@@ -91,8 +99,7 @@ def load(place: str) -> Plugin:
             table.update(before[kind])
         raise ConfigError(f": {place} is no plugin: {raised(error)}{_remedy(error)}") from error
     names = {(kind, name) for kind, table in TABLES.items() for name in table.keys() - before[kind]}
-    sha256 = _sha256(Path(str(module.__file__)))
-    _LOADED[key] = Plugin(module.__name__, sha256, frozenset(names))
+    _LOADED[key] = Plugin(module.__name__, file, sha256, frozenset(names))
     return _LOADED[key]
 
 
@@ -139,8 +146,11 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def sources(file: Path) -> list[Path]:
-    """Return a file, and the modules and packages beside it that imports name, directly or not."""
-    files = [file]
+    """Return a file, and the modules and packages beside it that imports name, directly or not.
+
+    Of a package, which its ``__init__.py`` stands for, all files.
+    """
+    files = [file, *(file.parent.rglob("*.py") if file.name == "__init__.py" else ())]
     others = {*sys.stdlib_module_names, PACKAGE.name}
     for known in files:
         text = known.read_text(encoding="utf-8", errors="replace")
@@ -149,7 +159,7 @@ def sources(file: Path) -> list[Path]:
             for name in {*re.findall(r"(?:^|,)\s*(\w+)", line)} - others:
                 beside += file.with_name(name).rglob("*.py")
             files += [one for one in beside if one.is_file() and one not in files]
-    return [file, *sorted(files[1:])]
+    return [file, *sorted({*files} - {file})]
 
 
 def _sha256(file: Path) -> str:

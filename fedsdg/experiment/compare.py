@@ -98,6 +98,8 @@ def compare(
     raw = {**arena_raw, **newcomers, "seeds": known[:seeds], "tuned": [], "search": {}}
     config = Config.read(raw)
     labels = [entry.label for entry in config.methods]
+    for label in own_space:
+        require_one_of(labels, label, f"{places[0]}: search.space names no method of yours:")
     for label in {*labels} & {*rows}:
         raise ValueError(
             f"the record of {arena!r} has a row {label!r} already; give the entry a 'name'"

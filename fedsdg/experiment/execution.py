@@ -4,7 +4,6 @@ A finished run is a folder: tables, `result.json`, `provenance.json` and, if it 
 """
 
 import math
-import resource
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -213,8 +212,6 @@ def _outcome(run: Run, training: Training) -> dict[str, Any]:
 def _provenance(run: Run, material: Material, key: str, training: Training) -> dict[str, Any]:
     """Return where, with what and at what cost a run was made."""
     taken = material.backbone.facts.get("taken_from") if material.backbone else None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    kilobytes = 1024 if sys.platform != "darwin" else 1024**2  # macOS counts bytes
     device = material.samples.images.device
     return {
         **files.provenance(),
@@ -226,7 +223,6 @@ def _provenance(run: Run, material: Material, key: str, training: Training) -> d
         "address": key,
         **training.facts(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        "peak_rss_mb": peak / kilobytes,
     }
 
 

@@ -39,6 +39,8 @@ def repeatable(device: torch.device | str, *, tf32: bool = False) -> Iterator[No
         yield
         return
     os.environ.update({name: os.environ.get(name, value) for name, value in WORKSPACE.items()})
+    torch.cuda.init()
+    torch.cuda.reset_peak_memory_stats(device)  # An earlier run may have taken more.
     fixed = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     with contextlib.ExitStack() as afterwards:

@@ -27,7 +27,12 @@ def data_sets(config: Config | None = None) -> Iterator[Row]:
     own = [one for one in config.datasets if isinstance(one, Source)] if config else []
     yield from map(_described, [*DATASETS.values(), *own])
     for name, loader in plugins.DATASETS.items():
-        data = loader()
+        try:
+            data = loader()
+        except (OSError, ValueError) as error:
+            facts = dict.fromkeys(("classes", "images", "size", "channels"))
+            yield {"name": name, **facts, "here": False, "place": str(error)}
+            continue
         count, size = data.images.shape[:2]
         channels = 1 if data.images.ndim == 3 else 3
         row = {"name": name, "classes": data.num_classes, "images": count, "size": size}

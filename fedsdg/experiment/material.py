@@ -165,12 +165,14 @@ def require_runnable(config: Config) -> None:
         ValueError: No draw gives every client enough samples, or the classes of the data set do not
             suit loss or conditions.
     """
-    entry = config.methods[0].with_values({})  # Its own values may be still to be searched.
+    entries = [entry.with_values({}) for entry in config.methods]  # They may yet be searched.
     drawn = set()
     for dataset, setting, seed in itertools.product(config.datasets, config.settings, config.seeds):
-        task = task_of(config, config.run(dataset_name(dataset), setting, entry, seed))
+        runs = [config.run(dataset_name(dataset), setting, entry, seed) for entry in entries]
+        task = task_of(config, runs[0])
         data = load_images(task.source)
-        task.run.training.loss.require_classes(data.num_classes)
+        for run in runs:
+            run.training.loss.require_classes(data.num_classes)
         conflict = task.run.conditions.label_conflict
         if conflict is not None:
             conflict.require_classes(data.num_classes, data.name)

@@ -118,8 +118,8 @@ def compared(
         names = set().union(*here[table])
         kinds = pa.schema([column for column in rows.schema if column.name in names])
         made_here = pa.Table.from_pylist(here[table], schema=kinds)
-        if table == "clients":  # As a record keeps them; older ones have all digits.
-            rows, made_here = rounded(rows), rounded(made_here)
+        if table == "clients":  # As a record keeps them.
+            made_here = rounded(made_here)
         own = pd.DataFrame(made_here.to_pylist()).set_index(key)
         if not there.index.equals(own.index):
             text = f"{table}.parquet has other rounds or clients: {len(rows)} rows in the record"

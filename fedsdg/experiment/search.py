@@ -124,13 +124,28 @@ def search(
             label: [Trial(label, *one) for one in enumerate(points(space, config.search.trials))]
             for label, space in spaces.items()
         }
-        _run(runs, trials, [first], SHARE, only, known)
-        ranked = {label: _best_first(row) for label, row in trials.items()}
-        finalists = {label: row[:1] for label, row in ranked.items()}
-        if others:
-            for label, row in ranked.items():
-                finalists[label] = [replace(one, outcomes={}) for one in row[:FINALISTS]]
-            _run(runs, finalists, others, 1.0, only, known)
+        finalists: dict[str, list[Trial]] = {label: [] for label in labels}
+        try:
+            _run(runs, trials, [first], SHARE, only, known)
+            ranked = {label: _best_first(row) for label, row in trials.items()}
+            finalists = {label: row[:1] for label, row in ranked.items()}
+            if others:
+                for label, row in ranked.items():
+                    finalists[label] = [replace(one, outcomes={}) for one in row[:FINALISTS]]
+                _run(runs, finalists, others, 1.0, only, known)
+        finally:  # Also what a signal ends: failed runs stand in the file alone.
+            found = _write(config, output, spaces, trials, finalists)
+    return found
+
+
+def _write(
+    config: Config,
+    output: Path,
+    spaces: Mapping[str, Mapping[str, Axis]],
+    trials: Mapping[str, Sequence[Trial]],
+    finalists: Mapping[str, Sequence[Trial]],
+) -> dict[str, Any]:
+    """Write both files, and return what the first one holds."""
     facts = {label: _facts(spaces[label], row, finalists[label]) for label, row in trials.items()}
     found = {
         "experiment": config.experiment,
@@ -190,12 +205,14 @@ def _run(
     left = {key: task for key, task in wanted.items() if _outcome(key, known) is None}
     key_of = {id(task): key for key, task in left.items()}
     runs.progress.start([*left.values()], len(wanted) - len(left))
-    for task, failure in runs.run([*left.values()]):
-        # Otherwise the machine is to blame, and the trial stays open.
-        if failure is not None and failure.startswith(OWN_FAULTS):
-            known[key_of[id(task)]] = failure
-    for key, (trial, _) in zip(keys, pairs, strict=True):
-        trial.outcomes[key] = _outcome(key, known)
+    try:
+        for task, failure in runs.run([*left.values()]):
+            # Otherwise the machine is to blame, and the trial stays open.
+            if failure is not None and failure.startswith(OWN_FAULTS):
+                known[key_of[id(task)]] = failure
+    finally:
+        for key, (trial, _) in zip(keys, pairs, strict=True):
+            trial.outcomes[key] = _outcome(key, known)
 
 
 def _tasks(runs: Runner, trial: Trial, seeds: Sequence[int], share: float) -> list[Task]:
@@ -229,7 +246,10 @@ def _tasks(runs: Runner, trial: Trial, seeds: Sequence[int], share: float) -> li
 
 def _known(output: Path) -> dict[str, Outcome]:
     """Return how the runs of an earlier search ended, by their addresses."""
-    rows = files.read_json(output)["methods"].values() if output.is_file() else ()
+    found = files.read_json(output) if output.is_file() else {"methods": {}}
+    if not isinstance(found, dict) or "methods" not in found:
+        raise ValueError(f"{output} is not the file of a search; name another --output")
+    rows = found["methods"].values()
     trials = [trial for row in rows for trial in (*row["trials"], *row["finalists"])]
     # Files of version 0.2 do not say it.
     return {key: one for trial in trials for key, one in trial.get("runs", {}).items()}

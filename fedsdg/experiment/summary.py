@@ -28,6 +28,7 @@ def write_summary(runs: Path, output: Path, config: Config, search: Path | None 
     from fedsdg.analysis.render import USUAL, add_pages
     from fedsdg.experiment.backbones import described_sha256
 
+    runs = runs.absolute()
     if runs.name != config.experiment:
         raise ValueError(
             f"{runs} holds no runs of {config.experiment!r}; name results/runs/"

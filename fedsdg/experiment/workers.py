@@ -198,11 +198,11 @@ def _serve(connection: Connection, plugins: tuple[str, ...]) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        for place in plugins:
-            load(place)
         while True:
             function, task = connection.recv()
             try:
+                for place in plugins:
+                    load(place)
                 outcome = function(task, note)
             except Exception as error:
                 # Missing or wrong data are one sentence.

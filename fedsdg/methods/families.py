@@ -373,7 +373,11 @@ v_k, which it uses, then u and the head without v_k
 SEVERAL = FAMILIES.setdefault("Several models", {})
 
 SEVERAL["clustered"] = Method(
-    "Clusters", Clustered(), heads_apart=True, fixed=("beta", "partials", "nearness")
+    "Clusters",
+    Clustered(),
+    heads_apart=True,
+    fixed=("beta", "partials", "nearness"),
+    numerics=1,
 )
 """Ghosh et al. 2020; the chapter on personalisation.
 
@@ -382,7 +386,9 @@ the cluster whose model has the lowest loss on its data; it has trained in its o
 before, where Ghosh et al. let it move first
 """
 
-SEVERAL["semi-global"] = Method("Semi-global models", Clustered(beta=0.5), heads_apart=True)
+SEVERAL["semi-global"] = Method(
+    "Semi-global models", Clustered(beta=0.5), heads_apart=True, numerics=1
+)
 """The chapter on personalisation.
 
 as Clusters, but clients of cluster c start from (1 − β) θ_c + β mean_c θ_c; with P
@@ -418,7 +424,7 @@ max_j tanh(β r_j)⌋; a model θ_k for every client, all of whom take part and 
 these entries, and a bit for each of d that says which
 """
 
-CONTRIBUTION["focus"] = Method("FOCUS", Focus())
+CONTRIBUTION["focus"] = Method("FOCUS", Focus(), numerics=1)
 """Chen et al. 2020.
 
 step = Σ_k w_k Δ_k, w_k ∝ n_k C_k, C = 1 − softmax(a E), E_k = loss of θ_k on the

@@ -52,7 +52,7 @@ def write_run(folder: Path, method: str, seed: int, *, gates: bool = True, **fac
         "config": config | {"training": {"threads": 1, "eta_g": 0.1}, "parameters": {}},
     }
     write_json(folder / "result.json", result | facts)
-    made = {"commit": "c", "machine": f"m{seed % 2}", "wall_seconds": 3.0, "peak_rss_mb": 9.0}
+    made = {"commit": "c", "machine": f"m{seed % 2}", "wall_seconds": 3.0}
     days = {"started": f"2026-01-0{seed + 1}", "finished": f"2026-02-0{seed + 1}"}
     write_json(folder / "provenance.json", made | days)
     rounds = range(1, ROUNDS + 1)

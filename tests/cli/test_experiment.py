@@ -111,6 +111,20 @@ def test_a_search_is_shown_without_running_anything(here, said):
     assert said("search", "--config", "tiny.yaml", "--show") == found
 
 
+def test_what_is_shown_must_have_been_searched(here, refused):
+    assert "there is no none.json; search first, without --show" in refused(
+        "search", "--config", "tiny.yaml", "--show", "--output", "none.json"
+    )
+
+
+def test_runs_are_found_from_within_their_folder(here, said, monkeypatch):
+    config = here / "tiny.yaml"
+    monkeypatch.chdir(here / "results/runs")
+    said("summarise", "--config", config, "--runs", "tiny", "--output", here / "within")
+    assert len(pd.read_parquet(here / "within/runs.parquet")) == 2
+    assert [*(here / "within/partitions").rglob("*.parquet")]
+
+
 def test_runs_become_a_summary_a_record_tables_and_a_trace(here, said, told):
     said("summarise", "--config", "tiny.yaml", "--runs", "results/runs/tiny", "--output", "mine")
     assert len(pd.read_parquet("mine/runs.parquet")) == 2

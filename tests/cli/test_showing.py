@@ -81,6 +81,19 @@ def test_data_sets_are_counted_where_they_are(empty, told, said, monkeypatch):
     assert "pets" not in said("data") and "True" not in said("data")
 
 
+def test_a_plugin_s_data_that_are_not_there_are_listed_so(empty, told):
+    (empty / "far.py").write_text("DATASETS = {'far': lambda: open('/nowhere/far.npz')}\n")
+    (found,) = [row for row in told("data", "--plugin", "far.py") if row["name"] == "far"]
+    assert not found["here"] and found["images"] is None and "/nowhere/far.npz" in found["place"]
+
+
+def test_check_looks_at_the_loss_of_every_method(empty, refused):
+    loss = {"type": "cross-entropy", "class_weights": [1.0, 2.0]}
+    methods = ["fedavg", {"type": "krum", "loss": loss}]
+    (empty / "mine.yaml").write_text(yaml.safe_dump({"methods": methods, "experiment": "mine"}))
+    assert "class_weights has 2 weights for 10 classes" in refused("check", "mine.yaml")
+
+
 def test_arenas_are_those_of_readme(told, said):
     assert [row["name"] for row in told("arenas")] == ["needs", "label-skew", "views"]
     (needs, *_) = told("arenas")

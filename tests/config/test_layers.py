@@ -26,6 +26,15 @@ def test_files_lie_over_one_another_each_once(tmp_path):
     assert "over" not in found
 
 
+def test_a_file_is_laid_once_however_its_path_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    low = write(tmp_path, "low.yaml", "federation: {rounds: 3}\n")
+    write(tmp_path, "quick.yaml", "federation: {rounds: 2}\n")
+    write(tmp_path, "mine.yaml", "over: [low.yaml]\n")
+    for first in (low, "low.yaml"):
+        assert merged([first, "quick.yaml", "mine.yaml"])["federation"]["rounds"] == 2
+
+
 def test_over_is_followed_to_its_end(tmp_path):
     write(tmp_path, "a.yaml", "seeds: [7]\nfederation: {rounds: 3}\n")
     write(tmp_path, "b.yaml", "over: [a.yaml]\nfederation: {rounds: 4}\n")

@@ -140,6 +140,31 @@ def test_the_hash_covers_packages_that_lie_beside(tmp_path):
     assert plugins.sources(file) == [file, tmp_path / "helper.py", inner]
 
 
+def test_the_hash_of_a_package_covers_all_its_files(tmp_path):
+    files = [tmp_path / name for name in ("__init__.py", "rules/plain.py", "terms.py")]
+    (tmp_path / "rules").mkdir()
+    for file in files:
+        file.write_text("")
+    files[0].write_text("from .rules import plain\nfrom . import (\n    terms,\n)\n")
+    assert plugins.sources(files[0]) == files
+
+
+def test_a_plugin_that_changed_after_its_import_is_refused(plugin):
+    file, _ = plugin
+    assert plugins.load(str(file)) is plugins.load(str(file))
+    file.write_text(file.read_text() + "x = 1\n")
+    with pytest.raises(ConfigError, match="has changed since it was imported; start Python again"):
+        plugins.load(str(file))
+
+
+def test_a_module_without_a_file_is_no_plugin(tmp_path, monkeypatch):
+    (tmp_path / "hollow").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("itertools", "hollow"):
+        with pytest.raises(ConfigError, match=f"{name} is no plugin: .*it has no file; name a"):
+            plugins.load(name)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -113,6 +113,10 @@ def test_a_wrong_word_is_one_sentence_and_leaves_nothing(more, sentence, tmp_pat
         ("", "the config file mine.yaml is None, but must be a mapping"),
         ("plugins: my.py", "mine.yaml: plugins is 'my.py', but must be a list"),
         ("search: 3", "mine.yaml: search is 3, but must be a mapping"),
+        (
+            "methods: [{type: fedavg, name: mine}]\nsearch: {space: {mien: {eta_g: [0.1]}}}",
+            "search.space names no method of yours: 'mien'; did you mean 'mine'?",
+        ),
         ("methods: [fedagv]", "or of 'plugins': 'fedagv'; did you mean 'fedavg'?"),
     ],
 )

@@ -270,6 +270,29 @@ def test_where_every_run_failed_there_is_no_winner(folder, forked):
     assert summary_lines(found) == ["fedavg: all finalists failed (2 of 2 trials, 2 failed)"]
 
 
+def test_failures_of_a_search_that_is_broken_off_are_kept(folder, ran, monkeypatch):
+    def fail_then_stop(k, task):
+        if k == 2:
+            raise KeyboardInterrupt
+        return "FloatingPointError: the loss is nan"
+
+    run_as(monkeypatch, ran, fail_then_stop)
+    with pytest.raises(KeyboardInterrupt):
+        search(tiny(), OUTPUT)
+    failing = [t.key("", "") for t in ran[:2]]
+    run_as(monkeypatch, ran, lambda k, task: None)
+    ran.clear()
+    search(tiny(), OUTPUT)
+    assert not {*failing} & {t.key("", "") for t in ran}
+
+
+def test_another_json_is_no_file_of_a_search(folder):
+    OUTPUT.parent.mkdir(parents=True)
+    OUTPUT.write_text("[1]")
+    with pytest.raises(ValueError, match=r"tiny\.json is not the file of a search; name another"):
+        search(tiny(), OUTPUT)
+
+
 def test_a_search_that_ran_out_of_time_says_so(folder, forked, capsys):
     found = search(tiny("search.trials=1"), OUTPUT, minutes=0.0)
     assert "2 runs are left; give the same command to go on" in capsys.readouterr().err

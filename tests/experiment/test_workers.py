@@ -27,6 +27,14 @@ def test_faults_cost_their_own_task(count):
     assert str(found["exit"]) == "its process ended with exit code 3"
 
 
+def test_a_plugin_that_cannot_be_loaded_fails_each_task_by_name(tmp_path):
+    (tmp_path / "broken.py").write_text("1 / 0")
+    found = dict(run_tasks(do, ["a", "b"], [{}], (str(tmp_path / "broken.py"),)))
+    assert {*found} == {"a", "b"}
+    for failure in found.values():
+        assert "broken.py is no plugin: ZeroDivisionError" in str(failure)
+
+
 def test_notes_arrive_in_order_before_the_outcome():
     notes = []
     with closing(run_tasks(do, ["a"], [{}], (), lambda *note: notes.append(note))) as found:
