@@ -119,6 +119,7 @@ FEDSDG["fedsdg-official-aligned"] = Method(
         "clip_norm",
         *_OFFICIAL_FIXED,
     ),
+    numerics=1,
 )
 """The authors' public code, June 2026, with its alignment switched on.
 
