@@ -384,7 +384,7 @@ SEVERAL["clustered"] = Method(
 
 θ_c = Σ_k n_k θ_k / Σ_j n_j over the cohort's clients of cluster c; a client moves to
 the cluster whose model has the lowest loss on its data; it has trained in its old one
-before, where Ghosh et al. let it move first
+before, where Ghosh et al. let it move first, and one that never trains stays in its first
 """
 
 SEVERAL["semi-global"] = Method(
