@@ -133,9 +133,10 @@ def search(
                 for label, row in ranked.items():
                     finalists[label] = [replace(one, outcomes={}) for one in row[:FINALISTS]]
                 _run(runs, finalists, others, 1.0, only, known)
-        finally:  # Also what a signal ends: failed runs stand in the file alone.
-            found = _write(config, output, spaces, trials, finalists)
-    return found
+        except KeyboardInterrupt:  # Runs that failed stand in the file alone.
+            _write(config, output, spaces, trials, finalists)
+            raise
+    return _write(config, output, spaces, trials, finalists)
 
 
 def _write(

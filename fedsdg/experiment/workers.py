@@ -203,6 +203,7 @@ def _serve(connection: Connection, plugins: tuple[str, ...]) -> None:
             try:
                 for place in plugins:
                     load(place)
+                plugins = ()
                 outcome = function(task, note)
             except Exception as error:
                 # Missing or wrong data are one sentence.

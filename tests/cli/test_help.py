@@ -1,10 +1,12 @@
 """The command as it speaks before it works: help, versions, completion; and how fast that is."""
 
 import json
+import math
 import shlex
 
 import pytest
 
+from fedsdg.cli.command import answer
 from fedsdg.cli.main import COMMANDS, app
 from tests.cli.conftest import outcome
 
@@ -13,6 +15,11 @@ OF_THE_ISSUE = (
     "run grid search check compare methods data arenas partition pretrain summarise render record "
     "trace verify export evaluate aggregate reproduce"
 )
+
+
+def test_json_has_null_for_what_is_no_finite_number(capsys):
+    answer(True, {"ratio": [math.inf, math.nan, 1.5]}, [])
+    assert json.loads(capsys.readouterr().out) == {"ratio": [None, None, 1.5]}
 
 
 def test_every_command_stands_in_the_help_in_one_line(said, monkeypatch):

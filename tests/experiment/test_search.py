@@ -286,6 +286,16 @@ def test_failures_of_a_search_that_is_broken_off_are_kept(folder, ran, monkeypat
     assert not {*failing} & {t.key("", "") for t in ran}
 
 
+def test_a_search_that_cannot_begin_writes_nothing(folder, monkeypatch):
+    def refuse(*_):
+        raise ValueError("no draw")
+
+    monkeypatch.setattr(Runner, "keys", refuse)
+    with pytest.raises(ValueError, match="no draw"):
+        search(tiny(), OUTPUT)
+    assert not OUTPUT.exists()
+
+
 def test_another_json_is_no_file_of_a_search(folder):
     OUTPUT.parent.mkdir(parents=True)
     OUTPUT.write_text("[1]")

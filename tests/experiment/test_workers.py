@@ -35,6 +35,13 @@ def test_a_plugin_that_cannot_be_loaded_fails_each_task_by_name(tmp_path):
         assert "broken.py is no plugin: ZeroDivisionError" in str(failure)
 
 
+def test_a_plugin_that_is_edited_meanwhile_disturbs_no_task(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("x = 1")
+    tasks = run_tasks(do, ["a", "b"], [{}], (str(file),), lambda *_: file.write_text("1 / 0"))
+    assert dict(tasks) == {"a": "done a", "b": "done b"}
+
+
 def test_notes_arrive_in_order_before_the_outcome():
     notes = []
     with closing(run_tasks(do, ["a"], [{}], (), lambda *note: notes.append(note))) as found:
