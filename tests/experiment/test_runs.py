@@ -39,6 +39,17 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in SAME if (folder / name).is_file()}
 
 
+def test_clients_keep_no_bytes_of_what_is_frozen(folder):
+    kept = {}
+    for method in ("fedavg", "ffa-lora", "fedper"):
+        config, task = first(f"methods=[{method}]", "federation.rounds=1")
+        assert run_here(config, task) is None
+        kept[method] = read_json(task.folder / "result.json")
+    assert [one["client_storage_bytes"] for one in kept.values()][:2] == [0, 0]
+    fedper = kept["fedper"]
+    assert fedper["client_storage_bytes"] == 4 * fedper["private_parameters"] > 0
+
+
 def interrupted(task, round_: int):
     """Return a progress that stops a run as a signal does, after a round."""
 

@@ -296,9 +296,10 @@ def test_a_search_that_cannot_begin_writes_nothing(folder, monkeypatch):
     assert not OUTPUT.exists()
 
 
-def test_another_json_is_no_file_of_a_search(folder):
+@pytest.mark.parametrize("text", ["3", "{}"])
+def test_another_json_is_no_file_of_a_search(folder, text):
     OUTPUT.parent.mkdir(parents=True)
-    OUTPUT.write_text("[1]")
+    OUTPUT.write_text(text)
     with pytest.raises(ValueError, match=r"tiny\.json is not the file of a search; name another"):
         search(tiny(), OUTPUT)
 
