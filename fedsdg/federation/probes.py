@@ -86,7 +86,13 @@ def global_losses(setup: Setup, tasks: Tasks) -> Measured:
 
 
 def benchmark_losses(setup: Setup, theta: Tensor, private: Tensor) -> Tensor:
-    """Return [M, 1], of clients' models as they arrive, on the server's samples."""
+    """Return [M, 1], losses of clients' models on the server's samples.
+
+    Args:
+        setup: The federation.
+        theta: [M, d] the communicated rows, as they arrive.
+        private: [M, d_p] the private rows.
+    """
     shards = [setup.data.benchmark] * len(theta)
     return mean_losses(setup, shards, theta, private)[:, None]
 

@@ -62,7 +62,7 @@ def test_gates_are_means_over_clients_of_the_last_quarter(record):
         **{"gates_open": 25, "gates_open_a": 0, "gates_open_b": 50},
         **{"gates_middle": 0, "gates_middle_a": 0, "gates_middle_b": 0},
     }
-    assert at_seed == pytest.approx(expected)
+    assert at_seed == pytest.approx(expected, rel=2**-16), "a record has 16 bits"
     assert by_seed(record, "gate", "fedavg").empty
 
 
