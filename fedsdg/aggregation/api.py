@@ -168,7 +168,7 @@ def aggregate(
     plan, kept = apply_plan(made, rows, cohort, context, current, on_nonfinite, write)
     for name in others:
         chosen = kept if plan.rows is None else [kept[row] for row in plan.rows]
-        values = [sent["update"][ids[k]][name] for k in chosen]
+        values = [sent["update"][ids[k]][name] for k in chosen if plan.takes_any]
         outs[name].copy_(buffer_rules.combine(origin[name], values, buffers))
     weights = cohort.weights(plan, kept)
     facts = cohort.diagnostics(plan, kept, context)

@@ -303,7 +303,7 @@ def _write_result(
     file.write(origin.header)
     updates.map(plan.step, Block.empty, put)
     for name in others:
-        values = [client.whole(name) for client in updates.files]
+        values = [client.whole(name) for client in updates.files if plan.takes_any]
         write(name, 0, combine(origin.whole(name), values, buffers))
 
 

@@ -161,6 +161,11 @@ class Plan:
         """Return the updates of which the step is a function."""
         return updates if self.rows is None else updates.subset(self.rows)
 
+    @property
+    def takes_any(self) -> bool:
+        """Whether the step takes something from any client."""
+        return bool(np.any(getattr(self.step, "coefficients", True)))
+
 
 class Aggregate(NamedTuple):
     """The outcome of a rule on tensors: a `Plan` whose step was taken."""

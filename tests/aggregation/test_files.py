@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from fedsdg.aggregation import aggregate, aggregate_files
 from fedsdg.aggregation.errors import NonFiniteError
 from fedsdg.aggregation.files import check_not_read, read_counts, read_state
+from fedsdg.aggregation.rules.no_aggregation import NoAggregation
 from fedsdg.aggregation.tensor_files import TensorFile
 from fedsdg.aggregation.types import Combination, Plan, Rule
 
@@ -150,6 +151,8 @@ def test_buffers_in_files(tmp_path):
     files = [tmp_path / f"{k}.safetensors" for k in range(2)]
     made = aggregate_files("fedavg-uniform", tmp_path / "g", files, tmp_path / "new")
     new = load_file(tmp_path / "new")
+    aggregate_files(NoAggregation(), tmp_path / "g", files, tmp_path / "still")
+    assert load_file(tmp_path / "still")["n"].item() == 1
     assert new["n"].item() == 7 and new["mask"].tolist() == [False, True]
     assert new["w"].tolist() == [0.5] * 3
     assert "2 integer or boolean tensors" in made.remarks[0] and made.report()["remarks"]

@@ -101,7 +101,7 @@ class Screened(Wrapper):
         """Return the inner rule's plan for the clients that are kept, in terms of all."""
         size = len(context.clients)
         if not len(kept):
-            return Plan(Combination(np.zeros(0)), None, state, rows=[])
+            return Plan(Combination(np.zeros(size)), None, state)
         fewer = {
             # `server` has a row for each model.
             name: upload if name == "server" else upload.subset(kept.tolist())
