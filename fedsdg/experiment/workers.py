@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from fedsdg.config.plugins import load
+from fedsdg.errors import ConfigError
 from fedsdg.experiment.interruption import Stopped
 
 Task = TypeVar("Task")
@@ -198,12 +199,16 @@ def _serve(connection: Connection, plugins: tuple[str, ...]) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     try:
+        try:
+            for place in plugins:
+                load(place)
+        except ConfigError as error:
+            while True:  # What a task is made of may be the plugin's.
+                connection.recv_bytes()
+                connection.send((True, RuntimeError(str(error))))
         while True:
             function, task = connection.recv()
             try:
-                for place in plugins:
-                    load(place)
-                plugins = ()
                 outcome = function(task, note)
             except Exception as error:
                 # Missing or wrong data are one sentence.
