@@ -374,11 +374,7 @@ v_k, which it uses, then u and the head without v_k
 SEVERAL = FAMILIES.setdefault("Several models", {})
 
 SEVERAL["clustered"] = Method(
-    "Clusters",
-    Clustered(),
-    heads_apart=True,
-    fixed=("beta", "partials", "nearness"),
-    numerics=1,
+    "Clusters", Clustered(), heads_apart=True, fixed=("beta", "partials", "nearness")
 )
 """Ghosh et al. 2020; the chapter on personalisation.
 
