@@ -36,7 +36,8 @@ from fedsdg.errors import hint
 
 GROUPS = ("accuracy_a", "accuracy_b", "accuracy_new")
 COSTS = (
-    *("megabytes", "client_storage", "communicated_parameters", "private_parameters"),
+    *("megabytes", "client_storage"),
+    *("communicated_parameters", "private_parameters"),
     *("local_steps", "personal_steps", "wall_seconds", "aggregation_ms"),
 )
 STRAGGLERS = ("simulated_seconds", *SUMS)

@@ -81,20 +81,9 @@ def model_scores(
 def global_losses(setup: Setup, tasks: Tasks) -> Measured:
     """Return `global_loss` [M, 1], of downloaded models on clients' training samples."""
     shards = [setup.data.train[client] for client in tasks.clients]
-    losses = mean_losses(setup, shards, tasks.start, tasks.private)
-    return Measured({"global_loss": losses[:, None]})
-
-
-def benchmark_losses(setup: Setup, theta: Tensor, private: Tensor) -> Tensor:
-    """Return [M, 1], losses of clients' models on the server's samples.
-
-    Args:
-        setup: The federation.
-        theta: [M, d] the communicated rows, as they arrive.
-        private: [M, d_p] the private rows.
-    """
-    shards = [setup.data.benchmark] * len(theta)
-    return mean_losses(setup, shards, theta, private)[:, None]
+    return Measured(
+        {"global_loss": mean_losses(setup, shards, tasks.start, tasks.private)[:, None]}
+    )
 
 
 def fisher_information(setup: Setup, tasks: Tasks, results: Results) -> Measured:

@@ -11,7 +11,8 @@ from fedsdg.aggregation.errors import RuleFault
 from fedsdg.aggregation.types import ADAPTERS, Aggregate, Context
 from fedsdg.federation.batches import draw_epochs
 from fedsdg.federation.phases import BOTH, SHARED, Phase
-from fedsdg.federation.probes import Measured, benchmark_losses, measure
+from fedsdg.federation.probes import Measured, measure
+from fedsdg.federation.scoring import mean_losses
 from fedsdg.federation.setup import Server, Setup, Updates
 from fedsdg.federation.tasks import Results, Tasks
 from fedsdg.models import only_trained
@@ -55,9 +56,13 @@ def upload(
     for condition in setup.conditions:
         sent = condition.transform_upload(setup, t, sent, tasks)
     if "global_loss" in rows:  # The server measures the other side: what arrives, on its samples.
-        arriving = results.theta + (sent.update - rows["update"])
-        losses = benchmark_losses(setup, arriving, results.private)
-        sent = replace(sent, rows={**sent.rows, "benchmark_loss": losses})
+        losses = mean_losses(
+            setup,
+            [setup.data.benchmark] * len(tasks),
+            results.theta + (sent.update - rows["update"]),
+            results.private,
+        )
+        sent = replace(sent, rows={**sent.rows, "benchmark_loss": losses[:, None]})
     if setup.layout.turns:
         update = only_trained(sent.update, setup.layout.of_round(t))
         sent = replace(sent, rows={**sent.rows, "update": update})

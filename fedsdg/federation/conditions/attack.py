@@ -308,9 +308,6 @@ class Attackers(Condition):
 
 def _expected_weights(setup: Setup, clients: np.ndarray) -> np.ndarray:
     """Return the weights [M] that attackers expect: by the counts that the rule needs, or equal."""
-    counts = {
-        "num_samples": setup.sizes[clients],
-        "num_batches": setup.batches_per_epoch(clients),
-    }
+    counts = {"num_samples": setup.sizes[clients], "num_batches": setup.batches_per_epoch(clients)}
     shares = counts.get(setup.rule.needs or "", np.ones(len(clients)))
     return np.asarray(shares / shares.sum())
