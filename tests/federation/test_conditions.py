@@ -150,14 +150,13 @@ def test_attackers_are_the_same_in_all_rounds_and_are_not_evaluated():
     assert sent["update_norm"] == pytest.approx(5 * alone["update_norm"])
 
 
-class NoNumbers(Attack, name="no-numbers"):
-    """An attacker sends NaN."""
-
-    def tamper(self, view):
-        return torch.full_like(view.own, torch.nan)
-
-
 def test_a_run_goes_on_where_its_rule_leaves_an_update_without_numbers_out():
+    class NoNumbers(Attack, name="no-numbers"):  # Within the test: the next file must not know it.
+        """An attacker sends NaN."""
+
+        def tamper(self, view):
+            return torch.full_like(view.own, torch.nan)
+
     rule = Screened(inner=Mean())
     attack = Attackers(attack=NoNumbers(), share=0.17)
     done = run(federation(rule=rule, conditions=[attack]))
