@@ -32,6 +32,7 @@ smoke: $(INSTALLED) ## every stage of a small experiment, in about a minute
 	@fedsdg reproduce --cores $(CORES) --config smoke
 
 reproduce: $(INSTALLED) ## README's rows anew, beside the record (SEEDS=5; all rows of an arena: CONFIG=needs)
+	$(if $(CONFIG),$(if $(filter file,$(origin SEEDS)),,$(error SEEDS is for README's rows; with CONFIG set them in the config or leave SEEDS out)))
 	fedsdg reproduce --cores $(CORES) $(if $(CONFIG),--config $(CONFIG),-- --config seeds=$(SEEDS))
 
 page: $(INSTALLED) ## the results page of the record, to be opened in a browser
@@ -61,9 +62,8 @@ bench-compare: $(INSTALLED) ## whether rules and runs are slower than at BASE (Q
 	$(KEPT) python -m benchmarks.compare $(BASE) $(if $(QUICK),--quick) --measured $(PERFORMANCE)/commits.json
 
 record: $(INSTALLED) ## what config/record.yaml publishes: search, runs, tables, figures, claims (MINUTES=50)
-	fedsdg record $(if $(filter-out all,$(CORES)),--jobs $(CORES)) $(if $(MINUTES),--minutes $(MINUTES))
-	snakemake figures tables --cores $(CORES)
-	fedsdg render claims documents
+	@status=0; fedsdg record $(if $(filter-out all,$(CORES)),--jobs $(CORES)) $(if $(MINUTES),--minutes $(MINUTES)) || status=$$?; \
+	snakemake figures tables --cores $(CORES) && fedsdg render claims documents && exit $$status
 
 docs: $(INSTALLED) ## the pages that are made from the code, and the documentation in site/
 	python -m fedsdg.config.reference

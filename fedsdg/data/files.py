@@ -61,16 +61,17 @@ def files_below(root: Path) -> list[Path]:
 
 
 def listing(source: Source) -> str:
-    """Return a hash of the names and sizes of a data set's files; none of them is read.
+    """Return a hash of the names, sizes and times of a data set's files; none of them is read.
 
     Raises:
         FileNotFoundError: The folder does not exist.
     """
     root = find_folder(source)
     files = files_below(root) if root else []
-    sizes = [file.stat().st_size if file.exists() else None for file in files]
+    stats = [file.stat() if file.exists() else None for file in files]
+    states = [stat and [stat.st_size, stat.st_mtime_ns] for stat in stats]
     names = [str(file.relative_to(root or file)) for file in files]
-    return sha256_json([source.hub, names, sizes])
+    return sha256_json([source.hub, names, states])
 
 
 def choose_splits(source: Source, names: Collection[str], where: str) -> list[str]:

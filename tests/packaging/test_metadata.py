@@ -66,7 +66,14 @@ def test_make_help_lists_every_target_that_can_be_called():
         (["reproduce", "SEEDS=2"], "fedsdg reproduce --cores all -- --config seeds=2"),
         (["reproduce", "CONFIG=views", "CORES=4"], "fedsdg reproduce --cores 4 --config views"),
         (["package"], "-m twine check --strict dist/*"),
+        (["record"], "|| status=$?; \\\nsnakemake figures tables --cores all && fedsdg render"),
     ],
 )
 def test_a_target_is_a_command(goals, command):
     assert command in make("--dry-run", *goals)
+
+
+def test_seeds_beside_a_config_are_refused():
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        make("--dry-run", "reproduce", "CONFIG=needs", "SEEDS=2")
+    assert "SEEDS" in refused.value.stderr

@@ -83,7 +83,7 @@ def test_it_knows_methods_configs_and_records_in_an_empty_folder(installed, empt
 
 
 def test_a_small_experiment_goes_through_every_stage(installed, empty):
-    """Its last lines are two accuracies and three paths; again there is nothing to do."""
+    """Its last lines are two accuracies and three paths; again there is only the page to make."""
     small = {"letters-small": {"images": 400, "held_out": 100, "epochs": 1}}
     changes = {"backbones": small, "federation": {"rounds": 2, "evaluate_every": 1}}
     (empty / "small.yaml").write_text(yaml.safe_dump(changes))
@@ -94,10 +94,12 @@ def test_a_small_experiment_goes_through_every_stage(installed, empty):
     assert re.search(r"fedsdg +[\d.]+$", one) and re.search(r"fedavg +[\d.]+$", two)
     assert (empty / tables.split()[-1] / "main.md").is_file()
     assert (empty / figures.split()[-1] / "partition.svg").is_file()
-    assert (empty / page.split()[-1]).is_file()
+    shown = (empty / page.split()[-1]).read_bytes()
     assert len(done.stdout.splitlines()) < 40
+    (empty / page.split()[-1]).write_text("the page of another command")
     again = installed(*words, cwd=empty)
     assert again.returncode == 0 and "Train all runs" not in again.stderr + again.stdout
+    assert (empty / page.split()[-1]).read_bytes() == shown
 
 
 def test_a_wheel_without_its_data_says_so(own_installation, empty):

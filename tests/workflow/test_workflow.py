@@ -49,6 +49,12 @@ def test_a_number_of_seeds_takes_the_first_of_each_experiment(project):
     assert seeds["label-skew"] == [3, 4, 5] and seeds["every-method"] == [0]
 
 
+@pytest.mark.parametrize("seeds", ["two", "0", "-1"])
+def test_a_number_of_seeds_is_a_whole_number_from_1(project, seeds):
+    code, output = project.snakemake("--dry-run", "--config", f"seeds={seeds}")
+    assert code and "must be a whole number from 1" in output
+
+
 def test_every_command_reads_the_effective_config_and_a_job_is_a_line(project):
     files = project.config("seeds: [7]")
     code, output = project.snakemake("--cores=2", *files, "--config", "experiment=tried")
@@ -79,6 +85,12 @@ def test_a_change_redoes_what_depends_on_it(finished, change, expected):
     project = finished(*SMOKE)
     assert project.planned(*SMOKE) == {}
     assert project.planned(*project.config(change)) == expected
+
+
+def test_edited_claims_make_the_page_anew(finished):
+    project = finished(*SMOKE)
+    (project.folder / "claims.yaml").write_text("{}\n")
+    assert project.planned(*SMOKE) == {"verify": 1}
 
 
 def test_an_edited_plugin_redoes_its_runs(finished, project):
