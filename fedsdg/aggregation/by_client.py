@@ -11,9 +11,8 @@ from torch import Tensor
 
 from fedsdg.aggregation import params
 from fedsdg.aggregation.api import Aggregated, aggregate, checked_uploads
-from fedsdg.aggregation.errors import NonFiniteError, nonfinite_sentence
 from fedsdg.aggregation.ranks import Ranks
-from fedsdg.aggregation.rows import MemoryRows, StateDict
+from fedsdg.aggregation.rows import StateDict
 from fedsdg.aggregation.rule_table import make_rule
 from fedsdg.aggregation.types import Rule, State
 
@@ -57,7 +56,7 @@ def aggregate_by_client(
 
     Raises:
         ValueError: As `aggregate`; the message names the rank of the client at fault.
-        NonFiniteError: The same.
+        NonFiniteError: The same; it names the tensor's columns by the rank that held them.
         RankError: A rank does not answer.
     """
     ranks = ranks or Ranks.of()
@@ -65,10 +64,7 @@ def aggregate_by_client(
     def prepare() -> tuple[Rule, dict[Any, Tensor], dict[str, dict[Hashable, Any]]]:
         own = dict(zip(*params.by_client(own_params, "own_params")[:2], strict=True))
         origin = params.tensors("global parameters", global_params)
-        sent = checked_uploads(own, uploads, global_params, origin)
-        if options.get("on_nonfinite", "raise") == "raise":
-            _check_finite(sent["update"])
-        return make_rule(rule), origin, sent
+        return make_rule(rule), origin, checked_uploads(own, uploads, global_params, origin)
 
     made, origin, sent = ranks.agreed(prepare)
     ranks.require_same(
@@ -108,11 +104,9 @@ def aggregate_by_client(
     new = params.new_like(global_params, ties)
     for name, tensor in params.tensors("result", new).items():
         tensor.copy_(whole[ties.get(name, name)].view(tensor.shape))
-    return replace(
-        result,
-        parameters=new,
-        dropped={client: _without_rank(by_tensor) for client, by_tensor in result.dropped.items()},
-    )
+    names = {f"{name} (rank {rank})": name for name in bounds for rank in range(ranks.size)}
+    dropped = {client: _named(counts, names) for client, counts in result.dropped.items()}
+    return replace(result, parameters=new, dropped=dropped)
 
 
 def _part(tensors: StateDict, bounds: Bounds, ranks: Ranks) -> dict[Any, Tensor]:
@@ -155,17 +149,9 @@ def _joined(parts: StateDict, bounds: Bounds, ranks: Ranks) -> dict[Any, Tensor]
     return whole
 
 
-def _check_finite(clients: Mapping[Hashable, StateDict]) -> None:
-    """Raise NonFiniteError for a client of this rank, before its numbers travel."""
-    for client, tensors in clients.items():
-        floating = {n: t for n, t in tensors.items() if t.is_floating_point()}
-        for counts in MemoryRows([floating]).nonfinite().values():
-            raise NonFiniteError(nonfinite_sentence(f"client {client}", counts))
-
-
-def _without_rank(by_tensor: Mapping[Any, int]) -> dict[Any, int]:
+def _named(by_label: Mapping[Any, int], names: Mapping[str, Any]) -> dict[Any, int]:
     """Return counts by tensor, added over the ranks that held its columns."""
-    counts: Counter[Any] = Counter()
-    for label, count in by_tensor.items():
-        counts[label.rsplit(" (rank ", 1)[0]] += count
-    return dict(counts)
+    by_tensor: Counter[Any] = Counter()
+    for label, count in by_label.items():
+        by_tensor[names.get(label, label)] += count
+    return dict(by_tensor)

@@ -43,7 +43,7 @@ class FileRows(Rows):
     """theta_k - theta_g, or theta_k without an origin, read anew for every pass.
 
     While a block is used, the next is read by other threads; both together have at most `memory`
-    bytes.
+    bytes, or `NARROWEST` columns if these are more.
     """
 
     def __init__(

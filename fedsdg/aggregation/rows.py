@@ -327,7 +327,7 @@ def write_step(step: Step, block: Block, outs: list[Tensor], *, with_origin: boo
     """Write a step, or theta_g + step, at the columns of a block; return whether it is finite.
 
     theta_g + sum_k c_k (theta_k - theta_g) = (1 - sum_k c_k) theta_g + sum_k c_k theta_k, so equal
-    clients give exactly their parameters, and theta_g is one more row of a weighted sum.
+    clients give their parameters up to rounding, and theta_g is one more row of a weighted sum.
     """
     if isinstance(step, Combination):
         share = float(with_origin) - step.coefficients.sum() if block.formed else 0.0

@@ -331,22 +331,27 @@ for _name in _ATTRIBUTES + _METHODS + _OF_CLUSTERS:
 
 
 def _fault(plan: Any, size: int, d: int) -> str | None:
-    """Return what is wrong with a plan, or None."""
+    """Return what is wrong with a plan of `size` clients and d parameters, or None."""
     if not isinstance(plan, Plan) or not isinstance(plan.step, Step):
         return f"{plan!r}; return a Plan with a Step"
-    chosen = size if plan.rows is None else len(plan.rows)
+    chosen = range(size) if plan.rows is None else plan.rows
     for what, values, count in (
         ("weights", plan.weights, size),
-        ("coefficients", getattr(plan.step, "coefficients", None), chosen),
+        ("coefficients", getattr(plan.step, "coefficients", None), len(chosen)),
     ):
-        if values is None:
-            continue
-        if (
-            np.shape(values)[-1:] != (count,)
-            or np.iscomplexobj(values)
-            or not np.isfinite(values).all()
-        ):
-            return f"the {what} {values}; return {count} finite numbers, one for each client"
+        sound = (
+            isinstance(values, np.ndarray)
+            and values.dtype.kind in "fiub"
+            and values.shape[-1:] == (count,)
+            and np.isfinite(values).all()
+        )
+        if values is not None and not sound:
+            return f"the {what} {values}; return a numpy array of {count} finite numbers"
+    if not {*chosen} <= {*range(size)}:
+        return f"the rows {plan.rows} of {size} clients; count from 0"
+    trim = getattr(plan.step, "trim", 0)
+    if trim and not 0 < 2 * trim < len(chosen):
+        return f"a trim of {trim} at both ends of {len(chosen)} updates; leave one at least"
     offset = getattr(plan.step, "offset", None)
     if offset is not None and not (isinstance(offset, torch.Tensor) and offset.shape == (d,)):
         return f"an offset that is no tensor of {d} numbers; return one for each parameter"

@@ -35,11 +35,12 @@ def concatenate(values: Sequence[Any]) -> Any:
     """Return the entries of several values of one kind, one value after the other.
 
     Args:
-        values: As for `select`; None only if all are None.
+        values: As for `select`, of mappings those that all have; None only if all are None.
     """
     first = values[0]
     if isinstance(first, Mapping):
-        return {name: concatenate([value[name] for value in values]) for name in first}
+        shared = [name for name in first if all(name in value for value in values)]
+        return {name: concatenate([value[name] for value in values]) for name in shared}
     if isinstance(first, list):
         return [entry for value in values for entry in value]
     if isinstance(first, Tensor):
@@ -66,5 +67,4 @@ class ClientAxis:
         return replace(parts[0], **joined)  # type: ignore[type-var]
 
     def _names(self) -> list[str]:
-        entries = fields(self)  # type: ignore[arg-type]
-        return [entry.name for entry in entries if not entry.metadata.get("common")]
+        return [f.name for f in fields(self) if not f.metadata.get("common")]  # type: ignore[arg-type]

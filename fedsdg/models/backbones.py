@@ -333,6 +333,7 @@ def _load_all(model: nn.Module, state: Mapping[str, Tensor], source: str, target
 
 def _require_supported(model: Any, name: str) -> None:
     declare_torchvision_operators()
+    from timm.layers import Mlp, PatchEmbed
     from timm.models.vision_transformer import Block, VisionTransformer
 
     problem = None
@@ -340,7 +341,9 @@ def _require_supported(model: Any, name: str) -> None:
         problem = f"it is a {type(model).__name__}"
     elif model.global_pool != "token" or model.cls_token is None or model.attn_pool is not None:
         problem = "its head does not read the class token"
-    elif any(type(block) is not Block for block in model.blocks):
+    elif type(model.patch_embed) is not PatchEmbed:
+        problem = "its patches are not embedded by one convolution"
+    elif any((type(block), type(block.mlp)) != (Block, Mlp) for block in model.blocks):
         problem = "its blocks are not plain pre-norm blocks"
     elif any(getattr(block.attn, "gate", None) is not None for block in model.blocks):
         problem = "its attention is gated"

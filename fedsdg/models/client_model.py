@@ -28,7 +28,7 @@ class ClientModel:
     def initial_values(self, generator: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Draw first values of the communicated row [d] and the private row [d_private].
 
-        Rows are float32 on the CPU. The communicated row does not depend on what is private.
+        Rows are float32 on the CPU. Private heads and B leave the communicated row as it is.
         """
         raise NotImplementedError
 

@@ -77,18 +77,20 @@ class Layout:
             *patterns: of their names, such as `*.bias`.
 
         Raises:
-            ValueError: no communicated parameter has such a name.
+            ValueError: no communicated parameter has such a name, or some blocks' alone would move.
         """
         specs = {spec.name: spec for spec in self.communicated}
         own: set[str] = set()
         for pattern in patterns:
             matches = fnmatch.filter(specs, pattern)
             if not matches:
-                names = dict.fromkeys(re.sub(r"\b\d+\b", "*", name) for name in specs)
-                known = f"those of this model are {', '.join(names)}"
-                raise ValueError(f"no parameter is called {pattern!r}; {known}")
+                names = ", ".join(dict.fromkeys(_BLOCK.sub(EVERY_BLOCK, name) for name in specs))
+                raise ValueError(f"no parameter is called {pattern!r}; the model has {names}")
             own.update(matches)
         kept = tuple(specs.pop(name) for name in [*specs] if name in own)
+        kinds = [{_BLOCK.sub(EVERY_BLOCK, name) for name in names} for names in (own, specs)]
+        for name in sorted(set.intersection(*kinds)):
+            raise ValueError(f"{name} is stacked, and own in all blocks or in none; take {name!r}")
         return Layout(tuple(specs.values()), (*kept, *self.private), self.turns)
 
     def of_round(self, *rounds: int) -> Layout:

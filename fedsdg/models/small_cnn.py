@@ -130,15 +130,14 @@ class SmallCnn(ClientModel):
         return _by_vmap(images, counts, weights)
 
     def portable(self, parameters: Mapping[str, Tensor], private: bool = True) -> Portable:
-        """Return the weights; without the head where clients keep it."""
-        specs = (*self.layout.communicated, *self.layout.private)
-        weights = {s.name: parameters[s.name][0] for s in specs if s.name in parameters}
-        if not weights:
+        """Return the weights; without the head where clients keep it, or a part of it."""
+        names = [spec.name for spec in (*self.layout.communicated, *self.layout.private)]
+        wanted = [name for name in names if name not in HEAD or {*HEAD} <= parameters.keys()]
+        if not {*wanted} <= parameters.keys():
             raise ValueError(
-                "clients keep everything to themselves, so that what they share is no model; "
-                "export those of clients"
+                "clients keep layers, and the rest is no model; export those of clients"
             )
-        return Portable({}, weights)
+        return Portable({}, {name: parameters[name][0] for name in wanted})
 
 
 def cnn_scores(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:

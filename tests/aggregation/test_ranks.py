@@ -216,20 +216,21 @@ def faults(rank, ranks):
         errors[name] = (type(caught.value).__name__, str(caught.value))
     dropped = aggregate("fedsdg", base, broken, ranks=ranks, on_nonfinite="drop")
     by_client = aggregate_by_client("fedsdg", theta, bad_own, on_nonfinite="drop")
+    left_out = aggregate_by_client("screened", theta, bad_own, num_clients=9)
     works = aggregate("fedsdg", base, shards, ranks=ranks)
-    return errors, dropped.dropped, by_client.dropped, works.weights
+    return errors, dropped.dropped, by_client.dropped, left_out.weights, works.weights
 
 
 def test_a_fault_on_one_rank_raises_on_all_and_names_the_rank(tmp_path):
     first, second = run(faults, tmp_path)
     assert first == second
-    errors, dropped, by_client, weights = first
+    errors, dropped, by_client, left_out, weights = first
     sentences = {
         "no clients": "rank 1: client_params is a int",
         "nan": "client 2: tensor 'a.w (rank 1)' has 1 non-finite",
         "nan in a mean": "client 2: tensor 'a.w (rank 1)'",
         "nan in a median": "client 2: tensor 'a.w (rank 1)'",
-        "nan of a client": "rank 1: client 1: tensor 'a.b' has 5 non-finite",
+        "nan of a client": "client 1: tensor 'a.b (rank 0)' has 2 non-finite",
         "shape": "rank 1: client 0: tensor 'w' is torch.float32 of shape (4,)",
         "shape of a client": "rank 1: client 1: tensor 'w' is torch.float32 of shape (4,)",
         "shape of the server": "the ranks disagree about the tensors and uploads: rank 0 has",
@@ -246,6 +247,7 @@ def test_a_fault_on_one_rank_raises_on_all_and_names_the_rank(tmp_path):
         assert sentence in errors[name][1], errors[name]
     assert errors["nan"][0] == "NonFiniteError"
     assert dropped == {2: {"a.w (rank 1)": 1}} and by_client == {1: {"a.b": 5}}
+    assert left_out[1] == 0 and sum(left_out.values()) == pytest.approx(1)
     assert sum(weights) == pytest.approx(1)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsdg.aggregation import aggregate
+from fedsdg.aggregation import aggregate, types
 from fedsdg.aggregation.errors import NonFiniteError, RuleFault
 from fedsdg.aggregation.rows import MemoryRows
 from fedsdg.aggregation.rules.alignment import Alignment
@@ -430,6 +430,10 @@ class Faulty(Rule):
         (Plan(Combination(np.ones(3), np.ones(2)), None), "an offset that is no tensor"),
         (Plan(Combination(np.ones(3)), np.array([0.5, 0.5])), "returned the weights"),
         (Plan(Combination(np.ones(3)), np.array([2.0, -0.5, -0.5])), "a weight below 0"),
+        (Plan(Combination([0.2, 0.3, 0.5]), None), "the coefficients .* a numpy array of 3"),
+        (Plan(Combination(np.ones(1)), None, rows=[3]), "the rows .3. of 3 clients"),
+        (Plan(types.TrimmedMean(2), None), "a trim of 2 at both ends of 3"),
+        (Plan(types.TrimmedMean(-1), None), "a trim of -1"),
     ],
 )
 def test_what_a_rule_may_not_return(plan, sentence, context):

@@ -128,6 +128,15 @@ def test_rounds_in_which_nothing_arrived_count_as_well(context):
     assert after.state["rounds"].tolist() == [3]
 
 
+def test_of_infinite_scores_those_that_were_measured_are_picked(context):
+    rule = Pens(phase_one=1, top=2)
+    state = {**rule.init(1, np.ones(5)), "trained": torch.ones(5, dtype=torch.int64)}
+    scores = torch.tensor([[np.nan, np.nan, 0.5, np.inf, np.nan]])
+    told = context([4], 5, models=torch.zeros(5, 1))
+    made = rule({"update": torch.ones(1, 1), "scores": scores}, told, state)
+    assert made.state["latest"][4].tolist() == [0, 0, 1, 1, 0]
+
+
 def test_of_equal_scores_the_lower_id_is_picked(context):
     rule = Pens(phase_one=1, top=1)
     state = {**rule.init(1, np.ones(4)), "trained": torch.ones(4, dtype=torch.int64)}

@@ -85,5 +85,5 @@ def test_the_config_of_the_page_is_one(folder, monkeypatch):
 
 
 def test_a_pattern_that_no_parameter_has_is_one_sentence():
-    with pytest.raises(ValueError, match=r"called '\*.bais'; those of this model are .*conv1.bias"):
+    with pytest.raises(ValueError, match=r"called '\*.bais'; the model has .*conv1.bias"):
         SmallCnn(CnnArchitecture(8, 1), 10, own=("*.bais",))

@@ -14,6 +14,7 @@ from fedsdg.aggregation.rules.clusters import Clustered
 from fedsdg.aggregation.rules.fedcurv import FedCurv
 from fedsdg.aggregation.rules.focus import Focus
 from fedsdg.aggregation.rules.mean import Mean
+from fedsdg.aggregation.rules.neighbours import Pens
 from fedsdg.aggregation.rules.scaffold import Scaffold
 from fedsdg.aggregation.rules.screened import Screened
 from fedsdg.federation import rounds
@@ -278,6 +279,12 @@ def test_of_updates_thrown_away_nothing_is_kept_that_a_probe_measured():
     kept, expected = (one.store.read("fisher", np.arange(8)) for one in (done, all_arrive))
     assert arrived.sum() == 2 and expected[arrived].any(1).all()
     assert torch.equal(kept, expected * torch.from_numpy(arrived)[:, None])
+
+
+def test_updates_of_both_phases_of_pens_can_be_under_way_at_once():
+    clock = Compute(slowest=1, fastest=30, arrivals=2)
+    with pytest.raises(ValueError, match="late updates cannot be compensated with Pens"):
+        run(timed(clock, rule=Pens(phase_one=1, sample=3, top=1)))
 
 
 def test_clusters_that_are_known_stay_known_with_a_clock():

@@ -129,7 +129,17 @@ def test_designs_and_weights_that_are_refused(tiny):
     with pytest.raises(FloatingPointError, match=r"blocks\.1\.mlp\.fc1\.weight"):
         models.freeze(model, tiny, "x", {})
     averaged = models.build_backbone(tiny, global_pool="avg", class_token=False)
-    for model, said in ((averaged, "class token"), (torch.nn.Linear(2, 2), "Linear")):
+    from timm.layers import PatchEmbed, SwiGLUPacked
+
+    gated = models.build_backbone(tiny, mlp_layer=SwiGLUPacked)
+    other = type("Other", (PatchEmbed,), {})
+    embedded = models.build_backbone(tiny, embed_layer=other)
+    for model, said in (
+        (averaged, "class token"),
+        (torch.nn.Linear(2, 2), "Linear"),
+        (gated, "plain pre-norm blocks"),
+        (embedded, "one convolution"),
+    ):
         with pytest.raises(ValueError, match=said):
             models.freeze(model, tiny, "x", {})
     for change in ({"patch_size": 3}, {"heads": 3}, {"mean": (0.5, 0.5)}, {"std": (0.0,)}):

@@ -114,7 +114,7 @@ def test_the_gradient_is_that_of_the_sum_alone(make_model):
 def test_what_it_does_not_support_is_said(make_model, tiny):
     for sentence, shape, design, options in (
         ("adapters at the outputs alone, not at qkv-fc1", tiny, {}, {"targets": "qkv-fc1"}),
-        (r"widths \[16, 8, 64\] of tokens, heads .* of 16", replace(tiny, dim=16), {}, {}),
+        (r"widths \[16, 8, 64\] of tokens, heads, .* of 16", replace(tiny, dim=16), {}, {}),
         ("with biases", tiny, {"qkv_bias": False}, {}),
         ("each with a position", tiny, {"reg_tokens": 2}, {}),
     ):

@@ -75,6 +75,9 @@ def test_where_parameters_live(tiny):
     assert len(resting) == 4 and all(name.endswith("lora_A_private") for name in resting)
     with pytest.raises(ValueError, match="at least 2 classes"):
         adapter_layout(tiny, 1, models.AdapterConfig())
+    for own in ("blocks.0.*", "blocks.0.attn.proj.lora_A"):
+        with pytest.raises(ValueError, match=r"blocks\.\*\.attn\.proj\.lora_A is stacked"):
+            adapter_layout(tiny, 5, models.AdapterConfig(own=(own,)))
 
 
 CLOSED_FORMS = {

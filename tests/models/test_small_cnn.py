@@ -76,7 +76,13 @@ def test_what_is_sent_and_exported():
     torch.testing.assert_close(models.cnn_scores(whole.weights, images), expected)
     shared = model.portable(models.views(rows[0], model.layout.communicated), private=False)
     assert (whole.num_classes, shared.num_classes, shared.rank) == (CLASSES, 0, 0)
-    with pytest.raises(ValueError, match="keep everything to themselves"):
-        models.SmallCnn(SMALL, CLASSES, local=True).portable({}, private=False)
+    kept = ({"local": True}, {"own": ("conv1.*",)}, {"own": ("head.bias",)})
+    *no_models, headless = (models.SmallCnn(SMALL, CLASSES, **options) for options in kept)
+    every = named(model, rows)
+    for one in no_models:
+        with pytest.raises(ValueError, match="clients keep layers, and the rest is no model"):
+            one.portable({spec.name: every[spec.name] for spec in one.layout.communicated})
+    shared = {spec.name: every[spec.name] for spec in headless.layout.communicated}
+    assert headless.portable(shared).num_classes == 0, "half a head is none"
     with pytest.raises(ValueError, match="at least 4 x 4"):
         models.CnnArchitecture(3, 1)

@@ -131,7 +131,7 @@ class Pens(Rule):
             count = int(scored.sum())
             if not count:
                 continue
-            order = np.argsort(np.where(scored, losses[k], np.inf), kind="stable")
+            order = np.lexsort((losses[k], ~scored))
             picks[k, order[: min(self.top, count)]] = 1.0
             chance[k, scored] = min(self.top, count) / count
         return picks, chance

@@ -18,7 +18,7 @@ class Scaffold(Rule):
 
     Uploads: update [M, d] and control [M, d], Delta c_k = c_k+ - c_k. Clients that never take part
     do not count among the K.
-    State: control c [d], in the dtype of the uploads, broadcast to the clients. Uniform weights.
+    State: control c [d], float64 or float32, broadcast to the clients. Uniform weights.
     Source: Karimireddy et al. 2020, Algorithm 1, lines 16 and 17.
     """
 

@@ -165,9 +165,7 @@ def unsupported(model: CohortModel) -> str | None:
         return f"it has adapters at the outputs alone, not at {model.config.targets}"
     widths = (attention.qkv.in_features, attention.head_dim, mlp.fc1.out_features)
     if any(width % LANES for width in widths):
-        return (
-            f"widths {list(widths)} of tokens, heads and hidden layer are not multiples of {LANES}"
-        )
+        return f"widths {list(widths)} of tokens, heads, hidden layer are no multiples of {LANES}"
     inside = (attention.q_norm, attention.k_norm, attention.norm, mlp.norm, block.ls1, block.ls2)
     around = (vit.patch_embed.norm, vit.norm_pre, vit.fc_norm)
     plain = all(isinstance(part, nn.Identity) for part in (*inside, *around))
