@@ -223,8 +223,8 @@ def legend(figure: Figure, lines: Mapping[str, Mapping[str, Any]]) -> None:
 def dots(frame: pd.DataFrame, view: View) -> Figure:
     """Draw means as dots with their intervals, a row per value of ``y``, the best on top.
 
-    Metrics that have no panels share the rows, which are sorted by the last of them; else by the
-    first panel's.
+    Metrics that have no panels share the rows, which are sorted by the last of them, as the mean
+    over panels; else by the first panel's.
 
     Args:
         frame: The rows; their columns are those that ``view`` names, and those of the panels.

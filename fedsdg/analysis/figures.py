@@ -96,7 +96,8 @@ def _lowest_seed(record: Record) -> pd.DataFrame:
 def groups(record: Record) -> pd.DataFrame:
     """Accuracy of clients that agree with the majority (A) and of those that differ from it (B).
 
-    Rows are sorted by the accuracy of B. Means over seeds, with 95 % intervals from five seeds on.
+    Rows are sorted by the mean accuracy of B in all panels. Means over seeds, with 95 % intervals
+    from five seeds on.
     """
     return means(record, ["accuracy_a", "accuracy_b"], AT)
 
@@ -272,7 +273,7 @@ def variance(record: Record) -> pd.DataFrame:
 
 @figure("curves", "search.json", x="trials", line="method", ylabel="best of the trials (%)")
 def tuning(record: Record) -> pd.DataFrame:
-    """Validation accuracy of the best of k trials of a method's hyper-parameters.
+    """Validation accuracy of the best of k trials of a method's hyper-parameters, on one seed.
 
     Mean over all choices of k of its trials. Grey: the other methods that were searched; their
     lines may leave the axes.

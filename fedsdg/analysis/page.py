@@ -48,8 +48,6 @@ _SETTINGS = {
 _CURVES = ("accuracy", "accuracy_a", "accuracy_b", "accuracy_shared")
 #: Rows whose curves are shown before anybody chooses, beside the best four of the first cell.
 _DRAWN = ("fedsdg", "fedavg-uniform")
-#: Colours of methods that have none in the figures.
-_SHADES = ("#d6604d", "#2c7fb8", "#bf812d", "#1b7837", "#c51b7d")
 _PUBLISHED = "In each setting, methods were tuned by one rule and met the same clients and rounds."
 _MAP = (
     "Regret: points below the best method of a setting, the best chosen on the other seeds. "
@@ -66,6 +64,7 @@ class _Column:
     short: str
     digits: int = 1
     at: str = "selected"
+    title: str = ""
 
     def facts(self) -> dict[str, Any]:
         """Return what the script shows of it."""
@@ -74,7 +73,7 @@ class _Column:
         traced = self.metric if self.at == "selected" else f"{self.metric} --at {self.at}"
         return {
             "short": self.short,
-            "title": metric.title + reading,
+            "title": self.title or metric.title + reading,
             "unit": metric.unit,
             "digits": self.digits,
             "trace": traced,
@@ -89,7 +88,9 @@ _COLUMNS = {
     "accuracy_own_test": _Column("accuracy_own_test", "Own test set"),
     "accuracy_shared": _Column("accuracy_shared", "Shared model"),
     "accuracy_end": _Column("accuracy", "All, at the end", at="end"),
-    "doubled": _Column("doubled", "Change, half to all rounds"),
+    "doubled": _Column(
+        "doubled", "Change, half to all rounds", title="change from half to all rounds"
+    ),
     "megabytes": _Column("megabytes", "MB", digits=0),
     "regret": _Column("regret", "Regret"),
 }
@@ -313,16 +314,13 @@ def _plain(number: Any) -> float | None:
 
 
 def _method(label: str) -> dict[str, Any]:
-    """Return what the page says of a method; on a dark ground its colour is lighter."""
+    """Return what the page says of a method, with its colour if it has one in the figures."""
     shade = colour(label)
-    if shade == GREY:
-        shade = _SHADES[METHODS[label]["order"] % len(_SHADES)]
-    lighter = f"color-mix(in oklab, {shade} 60%, white)"
     return {
         "title": method_title(label) + (" ‡" if is_oracle(label) else ""),
         "family": METHODS[label]["family"],
         "personal": METHODS[label]["personal"],
-        "colour": f"light-dark({shade}, {lighter})" if shade != "#000000" else "var(--ink)",
+        "colour": shade if shade != GREY else None,
     }
 
 

@@ -98,7 +98,8 @@ def tuning(record: Record) -> Table:
     text.insert(0, METHOD, numbers["method"].map(line_title))
     caption = (
         "Search of hyper-parameters: validation accuracy (%) of clients' own models, mean of the "
-        "last quarter of the rounds."
+        "last quarter of the rounds. Mean trial: all trials, on one seed for half of the rounds; "
+        "best trial: the winner, on the other seeds, if there are any, for all rounds."
     )
     return Table("tuning", caption, numbers, text.set_axis(numbers["method"], axis=0))
 

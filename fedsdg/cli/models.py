@@ -84,6 +84,8 @@ def pretrain(
     """
     config = laid.load(backbone=backbone)
     require_writable(output)
+    if output.suffix != ".safetensors":
+        raise ValueError(f"--output {output}: a backbone's file name must end in .safetensors")
     from fedsdg.experiment import backbones
 
     name = config.backbone

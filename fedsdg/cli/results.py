@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedsdg.cli.command import CORES, Count, File, Laid, Minutes, Words, answer
-from fedsdg.errors import remark
+from fedsdg.errors import remark, require_one_of
 from fedsdg.experiment.store import require_writable
 from fedsdg.files import provenance, write_bytes
 from fedsdg.files.places import ARENAS, RECORDS, SUMMARY, filled
@@ -38,6 +38,8 @@ def summarise(
     from fedsdg.analysis.gather import failed_runs
     from fedsdg.experiment.summary import write_summary
 
+    if runs is not None and succeeded is not None:
+        raise ValueError("--runs gathers runs and --succeeded gathers nothing: give one of them")
     if runs is not None:
         write_summary(runs, output, laid.load(), search)
         return 0
@@ -91,16 +93,19 @@ def render(
     folder = output or Path("rendered")
     # Beside its table a figure would replace the numbers: both write NAME.csv.
     drawn = figures or folder / "figures"
-    require_writable(folder, drawn)
+    require_writable(folder, *([] if [*name] == ["page"] else [drawn]))
     documents = {"claims", "documents"} & {*name}
     if documents and not CLAIMS.is_file():
         raise FileNotFoundError(f"there is no {CLAIMS} here; call this in the repository's root")
     from fedsdg.analysis import page, render, slots, speed
+    from fedsdg.analysis.metrics import METRICS
     from fedsdg.analysis.records import record
     from fedsdg.config import plugins
 
     for place in plugin:
         plugins.load(place)
+    compared = [name for name, one in METRICS.items() if len(one.readings) > 1]
+    require_one_of(compared, metric, "--metric: there is no regret in")
     pages = [word for word in name if word not in OTHERS]
     for word in pages:
         render.pages_named(word)

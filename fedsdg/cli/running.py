@@ -187,7 +187,7 @@ def search(
         search.search(config, target, jobs=jobs, only=only, minutes=minutes)
     elif not target.is_file():
         raise FileNotFoundError(f"there is no {target}; search first, without --show")
-    print("\n".join(search.summary_lines(read_json(target))))
+    print("\n".join(search.summary_lines(search.read_search(target))))
 
 
 def compare(

@@ -211,7 +211,9 @@ def _write_model(
         model=model,
         client=client,
         view=View(**client["view"]) if client and client["view"] else None,
-        remark=lambda accuracy, held=None: chance.remark(accuracy, counts, held),
+        remark=lambda accuracy, held=None: (
+            "" if accuracy is None else chance.remark(accuracy, counts, held)
+        ),
         meaning=chance.MEANING,
     )
     files.write_bytes(folder / "README.md", card.encode())

@@ -247,10 +247,7 @@ def _tasks(runs: Runner, trial: Trial, seeds: Sequence[int], share: float) -> li
 
 def _known(output: Path) -> dict[str, Outcome]:
     """Return how the runs of an earlier search ended, by their addresses."""
-    found = files.read_json(output) if output.is_file() else {"methods": {}}
-    if not isinstance(found, dict) or "methods" not in found:
-        raise ValueError(f"{output} is not the file of a search; name another --output")
-    rows = found["methods"].values()
+    rows = read_search(output)["methods"].values() if output.is_file() else ()
     trials = [trial for row in rows for trial in (*row["trials"], *row["finalists"])]
     # Files of version 0.2 do not say it.
     return {key: one for trial in trials for key, one in trial.get("runs", {}).items()}
@@ -299,6 +296,27 @@ def _facts(
         "trials": [trial.facts() for trial in trials],
         "finalists": [trial.facts() for trial in finalists],
     }
+
+
+def read_search(output: Path) -> dict[str, Any]:
+    """Return what a search wrote.
+
+    Args:
+        output: Its file.
+
+    Raises:
+        ValueError: It is another file.
+    """
+    found: dict[str, Any] = files.read_json(output)
+    try:
+        summary_lines(found)
+        trials = [trial for row in found["methods"].values() for trial in row["trials"]]
+        sound = all(isinstance(trial, dict) for trial in trials)
+    except (TypeError, LookupError, AttributeError):
+        sound = False
+    if not sound:
+        raise ValueError(f"{output} is not the file of a search; name another --output")
+    return found
 
 
 def summary_lines(found: Mapping[str, Any]) -> list[str]:

@@ -43,6 +43,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             names ``path`` and the remedy.
     """
     target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"{target} is a folder; name a file")
     temporary = target.with_name(f".{target.name[:100]}.{uuid.uuid4().hex[:12]}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from fedsdg.analysis.claims import RULE
+from fedsdg.analysis.drawing import LOOKS
 from fedsdg.analysis.metrics import values
 from fedsdg.analysis.page import arenas, write_page
 from fedsdg.analysis.records import Record, record
@@ -97,6 +98,49 @@ def column(tab, number: int) -> list[str]:
 
 def as_number(text: str) -> float:
     return float(text.replace("−", "-"))
+
+
+def each_chart(tab) -> Iterator[str]:
+    """Shows one arena after the other; the selectors of both charts of each."""
+    for button in tab.locator("#arenas button").all():
+        button.click()
+        yield from ("#budget", "#rounds")
+
+
+def lines(tab, chart: str) -> dict[str, dict]:
+    """Returns by title the lines that have a colour: it, dashes, height, end, and place of name."""
+    found = tab.locator(f"{chart} g:not([stroke='var(--faint)'])").evaluate_all(
+        """all => all.map((g) => {
+          const [title, line] = g.children;
+          const [svg, end, box] = [g.ownerSVGElement, g.lastChild, g.getBBox()];
+          const name = [...svg.querySelectorAll("text:not(.axis)")].find((text) =>
+            text.getAttribute("fill") === g.getAttribute("stroke")
+              && title.textContent.startsWith(text.textContent.replace("…", "")));
+          const { x, y, width, height } = name.getBBox();
+          const room = svg.viewBox.baseVal;
+          return { title: title.textContent.split(":")[0], colour: g.getAttribute("stroke"),
+            dash: getComputedStyle(line).strokeDasharray, top: box.y, bottom: box.y + box.height,
+            end: +end.getAttribute("cy"), base: +name.getAttribute("y"),
+            left: x, right: x + width, inside:
+              x >= 0 && y >= 0 && x + width <= room.width && y + height <= room.height };
+        })"""
+    )
+    return {line["title"]: line for line in found}
+
+
+def neighbours(line: Mapping, others: Mapping[str, Mapping]) -> list[float]:
+    """Returns how far the names above or below a line's own are from it."""
+    return [
+        abs(line["base"] - other["base"])
+        for other in others.values()
+        if other is not line and other["left"] < line["right"] and line["left"] < other["right"]
+    ]
+
+
+def choose_all(tab) -> None:
+    tab.get_by_text("Choose methods").click()
+    for box in tab.locator("#chosen input").all():
+        box.check()
 
 
 def seeds_shown(tab) -> dict[int, float]:
@@ -236,6 +280,67 @@ def test_dominated_methods_are_grey(tab):
     grey = {title for title, colour in colours if colour == "var(--faint)"}
     assert {"SCAFFOLD", "Centralised ‡"} <= grey
     assert not {"FedRep", "Local only"} & grey
+
+
+def test_named_lines_of_a_chart_have_colours_of_their_own(tab):
+    titles = {row["title"]: name for name, row in record(REFERENCE / "needs").methods.items()}
+    for chart in each_chart(tab):
+        found = lines(tab, chart)
+        assert len({line["colour"] for line in found.values()}) == len(found), chart
+        for title in found.keys() & titles.keys():
+            known = LOOKS.get(titles[title], ("",))[0].replace("#000000", "var(--ink)")
+            assert known in found[title]["colour"]
+
+
+def test_dashes_tell_lines_apart_where_colours_run_out(tab):
+    choose_all(tab)
+    found = lines(tab, "#rounds").values()
+    assert len(found) == len(record(REFERENCE / "needs").methods)
+    assert len({(line["colour"], line["dash"]) for line in found}) == len(found)
+
+
+def test_named_lines_set_the_scale_and_the_others_are_clipped(tab):
+    for chart in each_chart(tab):
+        found = lines(tab, chart).values()
+        assert min(line["top"] for line in found) == pytest.approx(30, abs=4)
+        assert max(line["bottom"] for line in found) == pytest.approx(360, abs=4)
+    clips = tab.locator("#budget g[stroke='var(--faint)']").evaluate_all(
+        "all => all.map((g) => getComputedStyle(g).clipPath)"
+    )
+    assert set(clips) == {'url("#budget-axes")'}
+    top, height = tab.locator("#budget-axes path").evaluate(
+        "path => [path.getBBox().y, path.getBBox().height]"
+    )
+    assert 26 <= top < top + height <= 364
+    assert "may leave the axes" in tab.locator("#bytes").inner_text()
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_a_name_leaves_its_line_only_for_another_name(open_tab, made: Path, width: int):
+    tab = open_tab(made, width=width)
+    for chart in each_chart(tab):
+        found = lines(tab, chart)
+        for line in found.values():
+            assert line["inside"]
+            gaps = [*neighbours(line, found), 99]
+            assert min(gaps) > 13.9
+            assert line["base"] == pytest.approx(line["end"] + 4, abs=0.1) or min(gaps) < 14.1
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_names_of_all_methods_fit_into_the_picture(open_tab, made: Path, width: int):
+    tab = open_tab(made, width=width)
+    choose_all(tab)
+    for chart in each_chart(tab):
+        found = lines(tab, chart)
+        assert all(line["inside"] for line in found.values())
+        assert max(line["base"] for line in found.values()) < 365
+        assert min(gap for line in found.values() for gap in neighbours(line, found)) > 11
+
+
+def test_the_change_within_a_run_is_not_called_that_of_doubled_rounds(tab):
+    head = tab.locator("#board th", has_text="Change, half to all rounds")
+    assert head.get_attribute("title") == "change from half to all rounds"
 
 
 def test_the_keyboard_reaches_opens_and_closes(tab):

@@ -40,6 +40,11 @@ WRONG = [
     ("render claims", "there is no claims.yaml here"),
     ("render page", ""),
     ("summarise --output y", "--runs"),
+    ("summarise --output y --runs x --succeeded z", "give one of them"),
+    ("pretrain --output y.txt", "must end in .safetensors"),
+    ("partition --dataset digits --skew iid --seed 0 --output .", "is a folder; name a file"),
+    ("render regret --metric acuracy", "did you mean 'accuracy'?"),
+    ("render regret --metric gate", "there is no regret in 'gate'"),
     ("search --config smoke --show", "results/search/smoke.json"),
     ("compare mine.py --arena neads", "did you mean 'needs'?"),
 ]

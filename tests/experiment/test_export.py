@@ -234,6 +234,19 @@ def test_a_card_says_data_method_metrics_and_provenance(done, tmp_path):
     assert_same(scope["model"], with_timm(out / f"client~{client}"))
 
 
+@pytest.mark.parametrize(
+    "setting",
+    ["federation.evaluate=validation", "conditions.attack={type: sign-flip, share: 0.6}"],
+)
+def test_a_card_leaves_out_what_was_not_measured(done, setting, tmp_path):
+    run = done("fedper", "dirichlet~1.0", setting)
+    out = run.export(tmp_path / "out").folder
+    clients = [int(path.name.removeprefix("client~")) for path in out.glob("client~*")]
+    unmeasured = [k for k in clients if k in run.rows and run.rows[k]["accuracy"] is None]
+    card = out / f"client~{unmeasured[0]}/README.md"
+    assert "this client, on the global test set" not in card.read_text()
+
+
 @pytest.mark.parametrize(("images", "largest"), [(56, 8), (359, 37), (10, 9), (20, 10)])
 def test_at_chance_is_what_a_guess_reaches_in_one_of_twenty_draws(images, largest):
     counts = [largest, *[1] * (images - largest)]

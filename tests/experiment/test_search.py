@@ -13,7 +13,7 @@ from fedsdg.experiment.grid import Runner
 from fedsdg.experiment.material import get_or_make
 from fedsdg.experiment.points import points
 from fedsdg.experiment.runs import tasks_of
-from fedsdg.experiment.search import search, summary_lines
+from fedsdg.experiment.search import read_search, search, summary_lines
 from fedsdg.experiment.store import store_folder
 from tests.experiment.conftest import tiny
 
@@ -296,12 +296,14 @@ def test_a_search_that_cannot_begin_writes_nothing(folder, monkeypatch):
     assert not OUTPUT.exists()
 
 
-@pytest.mark.parametrize("text", ["3", "{}"])
+@pytest.mark.parametrize("text", ["3", "{}", '{"methods": {"fedavg": 3}}'])
 def test_another_json_is_no_file_of_a_search(folder, text):
     OUTPUT.parent.mkdir(parents=True)
     OUTPUT.write_text(text)
     with pytest.raises(ValueError, match=r"tiny\.json is not the file of a search; name another"):
         search(tiny(), OUTPUT)
+    with pytest.raises(ValueError, match=r"tiny\.json is not the file of a search"):
+        read_search(OUTPUT)
 
 
 def test_a_search_that_ran_out_of_time_says_so(folder, forked, capsys):

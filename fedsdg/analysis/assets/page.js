@@ -1,10 +1,12 @@
 const data = JSON.parse(document.querySelector("#data").textContent);
 const state = { arena: data.arenas[0], sort: "accuracy", descending: true, curve: "accuracy" };
 const drawn = new Set(data.drawn);
+/** Colours of methods that have none in the figures; those that charts name unasked take the first. */
+const shades = ["#cc0030", "#003ce4", "#244800", "#fc5400", "#e454fc", "#9078fc", "#a80ccc", "#e4009c"];
 const find = (selector) => document.querySelector(selector);
 
 function element(tag, attributes = {}, ...children) {
-  const drawing = ["svg", "g", "path", "circle", "text", "title"].includes(tag);
+  const drawing = ["svg", "g", "clipPath", "path", "circle", "text", "title"].includes(tag);
   const node = document.createElementNS(`http://www.w3.org/${drawing ? "2000/svg" : "1999/xhtml"}`, tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
   node.append(...children);
@@ -108,6 +110,19 @@ function drawBoard() {
   find("#count").textContent = `${labels.length} of ${Object.keys(state.arena.rows).length} methods`;
 }
 
+/** Gives methods their looks: their colour in the figures or a shade, in dashes once all are taken. */
+function addLooks() {
+  const named = [...data.drawn, ...data.arenas.flatMap((arena) => arena.front)];
+  const others = [...new Set([...named, ...Object.keys(data.methods)])].filter((label) => !data.methods[label].colour);
+  for (const [label, method] of Object.entries(data.methods)) {
+    const place = others.indexOf(label);
+    const colour = method.colour ?? shades[place % shades.length];
+    const lighter = `color-mix(in oklab, ${colour} 60%, white)`;
+    method.colour = colour === "#000000" ? "var(--ink)" : `light-dark(${colour}, ${lighter})`;
+    method.dash = place < shades.length ? "none" : `${4 * Math.floor(place / shades.length)} 3`;
+  }
+}
+
 function ticks(low, high, count) {
   const power = 10 ** Math.floor(Math.log10((high - low) / count));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((width) => (high - low) / width <= count);
@@ -115,12 +130,23 @@ function ticks(low, high, count) {
   return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, i) => +((first + i) * step).toPrecision(6));
 }
 
-/** Draws lines, the strong ones with bands and names: { title, colour, strong, points: [[x, mean, low, high]] }. */
+/** Moves names down, given from the top, that others are in the way of; up again where the picture ends. */
+function spread(names) {
+  const gap = Math.min(14, 350 / names.length);
+  const beside = (name, others, step) => others.filter((other) => other.left < name.right && name.left < other.right)
+    .map((other) => other.y + step);
+  names.forEach((name, i) => { name.y = Math.max(name.y, ...beside(name, names.slice(0, i), gap)); });
+  names.reverse().forEach((name, i) => { name.y = Math.min(name.y, 364, ...beside(name, names.slice(0, i), -gap)); });
+}
+
+/** Draws lines: { title, colour, dash, strong, points: [[x, mean, low, high]] }. The strong ones have bands and names,
+    and set the scale; the others are cut off where they leave the axes. */
 function chart(host, lines, xTitle) {
-  const points = lines.flatMap((line) => line.points);
+  const scaling = lines.some((line) => line.strong) ? lines.filter((line) => line.strong) : lines;
+  const points = scaling.flatMap((line) => line.points);
   const width = Math.max(300, Math.min(host.clientWidth, 960));
   const right = width - Math.min(190, width * 0.36);
-  const most = Math.max(1, ...points.map((point) => point[0]));
+  const most = Math.max(1, ...lines.flatMap((line) => line.points.map((point) => point[0])));
   const low = Math.min(100, ...points.map((point) => point[2] ?? point[1]));
   const high = Math.max(low + 1, ...points.map((point) => point[3] ?? point[1]));
   const x = (value) => 40 + (value / most) * (right - 40);
@@ -128,6 +154,7 @@ function chart(host, lines, xTitle) {
   const path = (places) => `M${places.map((place) => `${x(place[0]).toFixed(1)},${y(place[1]).toFixed(1)}`).join("L")}`;
   const svg = element("svg", { viewBox: `0 0 ${width} 400`, style: `max-width: ${width}px`, role: "img",
     "aria-label": `Accuracy by ${xTitle}` });
+  host.replaceChildren(svg);
   const note = (text, place) => svg.append(element("text", { class: "axis", ...place }, text));
   for (const tick of ticks(low, high, 6)) {
     svg.append(element("path", { class: "grid", d: `M40,${y(tick)}H${right}` }));
@@ -136,23 +163,31 @@ function chart(host, lines, xTitle) {
   for (const tick of ticks(0, most, width / 90)) note(tick, { x: x(tick), y: 380, "text-anchor": "middle" });
   note("accuracy (%)", { x: 0, y: 14 });
   note(xTitle, { x: right, y: 397, "text-anchor": "end" });
-  let free = 0;
+  svg.append(element("clipPath", { id: `${host.id}-axes` }, element("path", { d: `M38,28H${right + 2}V362H38Z` })));
+  const names = [];
   lines.sort((a, b) => a.strong - b.strong || b.points.at(-1)[1] - a.points.at(-1)[1]);
-  for (const { title, colour, strong, points: course } of lines) {
+  for (const { title, colour, dash, strong, points: course } of lines) {
     const [endX, endY] = [x(course.at(-1)[0]), y(course.at(-1)[1])];
     const band = course.filter((point) => strong && point[2] !== null);
     const edge = [...band.map((point) => [point[0], point[2]]), ...band.map((point) => [point[0], point[3]]).reverse()];
-    svg.append(element("g", { stroke: colour, fill: "none", "stroke-width": strong ? 2 : 1 },
-      element("title", {}, `${title}: ${print(course.at(-1)[1], 1)} %`), element("path", { d: path(course) }),
+    svg.append(element("g", { stroke: colour, fill: "none", "stroke-width": strong ? 2 : 1,
+      "clip-path": strong ? "none" : `url(#${host.id}-axes)` },
+      element("title", {}, `${title}: ${print(course.at(-1)[1], 1)} %`),
+      element("path", { d: path(course), "stroke-dasharray": dash }),
       element("path", { d: edge.length ? path(edge) : "", fill: colour, stroke: "none", opacity: 0.13 }),
       element("circle", { cx: endX, cy: endY, r: strong ? 3 : 1, fill: colour })));
     if (!strong) continue;
-    free = Math.max(free + 14, endY + 4);
-    const room = Math.floor((width - endX - 8) / 6.2);
-    const name = title.length > room ? `${title.slice(0, room - 1)}…` : title;
-    svg.append(element("text", { x: endX + 8, y: free, fill: colour }, name));
+    const left = endX + 8;
+    const text = element("text", { x: left, fill: colour }, title);
+    svg.append(text);
+    for (let kept = title.length - 1; left + text.getComputedTextLength() > width; kept -= 1) {
+      text.textContent = `${title.slice(0, kept)}…`;
+    }
+    names.push({ text, left, right: left + text.getComputedTextLength(), y: endY + 4 });
   }
-  host.replaceChildren(svg);
+  spread(names);
+  for (const name of names) name.text.setAttribute("y", name.y);
+  svg.append(...names.map((name) => name.text));
 }
 
 /** Both charts; a row of a curve is round, MB, mean, low, high. */
@@ -160,6 +195,7 @@ function drawCharts() {
   const lines = (metric, column, strong) => Object.entries(state.arena.curves[metric] ?? {}).map(([label, rows]) => ({
     title: data.methods[label].title,
     colour: strong(label) ? data.methods[label].colour : "var(--faint)",
+    dash: strong(label) ? data.methods[label].dash : "none",
     strong: strong(label),
     points: rows.map((row) => [row[column], ...row.slice(2)]),
   }));
@@ -196,5 +232,6 @@ for (const node of document.querySelectorAll("#claims .number, .first a")) {
 find("#filter").oninput = drawBoard;
 find("#filter").onsubmit = (event) => event.preventDefault();
 addEventListener("resize", drawCharts);
+addLooks();
 drawMap();
 choose(state.arena);
