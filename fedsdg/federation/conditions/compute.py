@@ -52,7 +52,7 @@ class Compute(Condition):
     """an update that comes later: `compensate` lets it join the round in which it arrives,
     `discard` throws it away"""
     max_age: Count = 5
-    "rounds after which a late update is thrown away all the same"
+    "rounds after which a late update is thrown away all the same; SCAFFOLD keeps the new c_i"
 
     columns: ClassVar = (
         Column("rounds", "simulated_seconds", "float64", "simulated time at the round's end"),
