@@ -159,11 +159,9 @@ def evaluate(
 
 def _sources(config: Config, names: Words) -> list[str | Source]:
     """Return the data sets of these names, of the config or beyond it; by default the config's."""
-    from fedsdg.config.data_sets import dataset_name
-
     for name in names:
         config = config.including(None, name, None)
-    return [one for one in config.datasets if not names or dataset_name(one) in names]
+    return [source for name, source in config.sources.items() if not names or name in names]
 
 
 def aggregate(

@@ -7,15 +7,14 @@ more for each scenario, with the scenario's mappings laid over; ``runs`` yields 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, PrivateAttr
 
-from fedsdg.config import consistency, data_sets, plugins
+from fedsdg.config import consistency, plugins
 from fedsdg.config.backbones import Backbone
-from fedsdg.config.data_sets import dataset_name
 from fedsdg.config.entries import Entry, read_entries, with_tuned
 from fedsdg.config.run import Run
 from fedsdg.config.scenarios import SECTIONS, Scenario
@@ -23,7 +22,7 @@ from fedsdg.config.search import Axis, Search, read_space
 from fedsdg.config.sections import Adapters, Conditions, Federation, Training
 from fedsdg.config.values import Name, Names, Seeds, Skews, Texts, require_folders, without_null
 from fedsdg.data.partition import PartitionSettings
-from fedsdg.data.sources import Source
+from fedsdg.data.sources import DATASETS, Source
 from fedsdg.errors import ConfigError, require_one_of
 from fedsdg.parts import Chosen, Natural, NonNegative, Part, Several
 
@@ -37,6 +36,22 @@ def _loaded(places: tuple[str, ...]) -> tuple[str, ...]:
     return places
 
 
+def _read_dataset(given: Any) -> str | Source:
+    """Return a data set: its name, or the description of a user's own images."""
+    known = [*DATASETS, *plugins.DATASETS]
+    if isinstance(given, Mapping | Source):
+        source = Source.read(given)
+        if source.name in known:
+            raise ConfigError(f"is {source.name!r}, which is a data set already; rename yours")
+        return source
+    require_one_of(known, given, "names no known data set:")
+    return str(given)
+
+
+def _name(dataset: str | Source) -> str:
+    return dataset if isinstance(dataset, str) else dataset.name
+
+
 class Config(Part):
     """A whole experiment."""
 
@@ -46,7 +61,7 @@ class Config(Part):
     "a sentence for `fedsdg arenas`; it changes nothing"
     plugins: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_loaded)] = ()
     "files or modules with further methods, parts and data sets"
-    datasets: Several[Annotated[str | Source, PlainValidator(data_sets.read_dataset)]]
+    datasets: Several[Annotated[str | Source, PlainValidator(_read_dataset)]]
     "names, or descriptions of your own images"
     skews: Skews
     "how clients differ in what they hold; quoted"
@@ -123,7 +138,7 @@ class Config(Part):
 
     def check_fields(self) -> None:
         """Check values that do not go together, scenarios aside."""
-        require_folders("datasets", map(dataset_name, self.datasets))
+        require_folders("datasets", map(_name, self.datasets))
         require_folders("methods", [entry.label for entry in self.methods])
         for place in ("skews", "backbones", "scenarios"):
             require_folders(place, getattr(self, place))
@@ -136,6 +151,11 @@ class Config(Part):
             )
         if self.trainable == "full":
             consistency.require_without_backbone(self)
+
+    @property
+    def sources(self) -> dict[str, str | Source]:
+        """The data sets by name."""
+        return {_name(dataset): dataset for dataset in self.datasets}
 
     @property
     def untuned(self) -> list[str]:
@@ -192,7 +212,7 @@ class Config(Part):
         raw = dict(self._raw)
         if method not in (None, *(entry.label for entry in self.methods)):
             raw["methods"] = [*raw["methods"], method]
-        if dataset not in (None, *map(dataset_name, self.datasets)):
+        if dataset not in (None, *self.sources):
             raw["datasets"] = [*raw["datasets"], dataset]
         skew, _, scenario = (setting or self.settings[0]).partition("@")
         if scenario not in (tuple(self.scenarios) or ("",)):
@@ -214,8 +234,7 @@ class Config(Part):
 
     def runs(self) -> Iterator[Run]:
         """Yield all runs of the grid, seed by seed."""
-        datasets = tuple(map(dataset_name, self.datasets))
-        cells = itertools.product(self.seeds, datasets, self.settings, self.methods)
+        cells = itertools.product(self.seeds, self.sources, self.settings, self.methods)
         for seed, dataset, setting, entry in cells:
             yield self.run(dataset, setting, entry, seed)
 

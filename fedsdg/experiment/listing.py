@@ -7,7 +7,6 @@ from typing import Any
 
 from fedsdg.config import plugins
 from fedsdg.config.config import Config
-from fedsdg.config.data_sets import dataset_name
 from fedsdg.config.layers import load
 from fedsdg.data.files import find_folder
 from fedsdg.data.reading import survey
@@ -60,7 +59,7 @@ def arenas() -> Iterator[Row]:
         yield {
             "name": name,
             "about": config.about,
-            "datasets": ", ".join(map(dataset_name, config.datasets)),
+            "datasets": ", ".join(config.sources),
             "clients": config.federation.clients,
             "rounds": config.federation.rounds,
             "methods": len(config.methods),

@@ -10,7 +10,6 @@ import torch
 
 from fedsdg.config import plugins
 from fedsdg.config.config import Config
-from fedsdg.config.data_sets import dataset_name
 from fedsdg.config.run import Run
 from fedsdg.data.datasets import ImageData
 from fedsdg.data.images import Pictures
@@ -167,8 +166,8 @@ def require_runnable(config: Config) -> None:
     """
     entries = [entry.with_values({}) for entry in config.methods]  # They may yet be searched.
     drawn = set()
-    for dataset, setting, seed in itertools.product(config.datasets, config.settings, config.seeds):
-        runs = [config.run(dataset_name(dataset), setting, entry, seed) for entry in entries]
+    for dataset, setting, seed in itertools.product(config.sources, config.settings, config.seeds):
+        runs = [config.run(dataset, setting, entry, seed) for entry in entries]
         task = task_of(config, runs[0])
         data = load_images(task.source)
         for run in runs:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pandas as pd
 
 from fedsdg.config.config import Config
-from fedsdg.config.data_sets import dataset_name
 from fedsdg.config.layers import load
 from fedsdg.errors import ConfigError, hint
 from fedsdg.experiment.grid import run_here
@@ -129,7 +128,7 @@ def chosen(
         ConfigError: A name means nothing, or one of several must be named.
     """
     config = config.including(method, dataset, skew)
-    datasets = [dataset] if dataset else [*map(dataset_name, config.datasets)]
+    datasets = [dataset] if dataset else [*config.sources]
     skews = [skew] if skew else config.settings
     for option, names in (("dataset", datasets), ("skew", skews)):
         if len(names) > 1:

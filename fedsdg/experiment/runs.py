@@ -7,7 +7,6 @@ from typing import Any
 
 from fedsdg.config.backbones import Backbone
 from fedsdg.config.config import Config
-from fedsdg.config.data_sets import dataset_name
 from fedsdg.config.run import Run
 from fedsdg.data.sources import Source
 from fedsdg.experiment.store import RESULT, library_versions
@@ -96,7 +95,7 @@ def task_of(config: Config, run: Run, results: Path = RESULTS) -> Task:
     weights = results / "backbones" / f"{config.backbone}.safetensors"
     return Task(
         run=run,
-        source=next(one for one in config.datasets if dataset_name(one) == run.dataset),
+        source=config.sources[run.dataset],
         partition=results / "partitions" / partition,
         backbone=None if config.trainable == "full" else weights,
         recipe=config.backbones[config.backbone],

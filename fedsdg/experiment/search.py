@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 
 from fedsdg import files
 from fedsdg.config.config import Config
-from fedsdg.config.data_sets import dataset_name
 from fedsdg.config.search import Axis, Interval
 from fedsdg.data.partition import TRAIN
 from fedsdg.data.partition_files import read_partition
@@ -229,9 +228,8 @@ def _tasks(runs: Runner, trial: Trial, seeds: Sequence[int], share: float) -> li
         known = [*config.settings, *config.skews]
         require_one_of(known, name, "names no skew of the experiment:", "search.skews")
     settings = [one for one in config.settings if {one, one.partition("@")[0]} & {*chosen}]
-    datasets = map(dataset_name, config.datasets)
     tasks = []
-    for seed, dataset, setting in itertools.product(seeds, datasets, settings):
+    for seed, dataset, setting in itertools.product(seeds, config.sources, settings):
         run = config.run(dataset, setting, entry, seed)
         rounds = max(1, round(share * run.federation.rounds))
         federation = run.federation.replaced(

@@ -10,7 +10,6 @@ import pytest
 
 from fedsdg.config import plugins, run
 from fedsdg.config.config import Config
-from fedsdg.config.data_sets import dataset_name
 from fedsdg.config.entries import read_entry
 from fedsdg.config.layers import load, merged
 from fedsdg.config.reference import config_page, methods_page
@@ -60,7 +59,7 @@ def test_every_config_of_the_package_is_accepted(file):
     labels = [entry.label for entry in config.methods if entry.label not in config.untuned]
     for label in labels:
         assert config.run(
-            dataset_name(config.datasets[0]), config.settings[0], config.method(label), 0
+            next(iter(config.sources)), config.settings[0], config.method(label), 0
         ).training.kernel in ("compiled", "torch")
 
 
