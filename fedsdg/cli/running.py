@@ -60,13 +60,12 @@ def run(
     """
     given = laid.load()
     _require_places((output or Path("results")) / RESULT)
-    from fedsdg.config.remarks import print_remarks
     from fedsdg.experiment import grid, notebook
 
     config, task = notebook.chosen(given, method, dataset, skew, seed)
     if config.methods != given.methods:
         remark(f"{method} is not in the config: it runs with its defaults and the config's rates")
-    print_remarks(config)
+    config.print_remarks()
     folder = output or task.folder
     assert folder is not None
     failure = grid.run_here(config, replace(task, folder=folder), trace=trace or 0)
@@ -127,11 +126,10 @@ def grid(
     config = laid.load(files)
     _require_places("results")
     from fedsdg.analysis import page, records, render
-    from fedsdg.config.remarks import print_remarks
     from fedsdg.experiment import grid, summary
 
     render.require_known(config.tables or (), config.figures or ())
-    print_remarks(config)
+    config.print_remarks()
     failed = grid.run_grid(config, jobs=jobs, only=only, minutes=minutes)
     for line in failed:
         remark(f"failed: {line}")

@@ -77,7 +77,6 @@ def check(
 
 def _check_config(config: Config, brief: bool, json: bool) -> None:
     from fedsdg.analysis.render import require_known
-    from fedsdg.config.remarks import print_remarks
     from fedsdg.experiment.material import load_images, require_runnable
 
     require_known(config.tables or (), config.figures or ())
@@ -98,7 +97,7 @@ def _check_config(config: Config, brief: bool, json: bool) -> None:
         if not isinstance(source, str):
             for note in load_images(source).notes:
                 remark(f"{source.name}: {note}")
-    print_remarks(config)
+    config.print_remarks()
 
 
 def methods(name: Words = (), *, plugin: Words = (), json: bool = False) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, PrivateAttr
 
 from fedsdg.config import consistency, plugins
-from fedsdg.config.backbones import Backbone
+from fedsdg.config.backbones import LETTERS, Backbone
 from fedsdg.config.entries import Entry, read_entries, with_tuned
 from fedsdg.config.run import Run
 from fedsdg.config.scenarios import SECTIONS, Scenario
@@ -23,7 +23,7 @@ from fedsdg.config.sections import Adapters, Conditions, Federation, Training
 from fedsdg.config.values import Name, Names, Seeds, Skews, Texts, require_folders, without_null
 from fedsdg.data.partition import PartitionSettings
 from fedsdg.data.sources import DATASETS, Source
-from fedsdg.errors import ConfigError, require_one_of
+from fedsdg.errors import ConfigError, remark, require_one_of
 from fedsdg.parts import Chosen, Natural, NonNegative, Part, Several
 
 MOST_DRAWS = 20_000
@@ -189,6 +189,17 @@ class Config(Part):
         """The skews, each under each scenario as ``{skew}@{scenario}`` if there are any."""
         names = [f"@{name}" for name in self.scenarios] or [""]
         return tuple(map("".join, itertools.product(self.skews, names)))
+
+    def print_remarks(self) -> None:
+        """Print a line for each data set that the backbone, which knows letters, may not suit."""
+        data = getattr(self.backbones[self.backbone], "data", None)
+        for dataset in self.datasets:
+            if isinstance(dataset, Source) and data == LETTERS and self.trainable == "adapters":
+                remark(
+                    f"the backbone {self.backbone!r} has learned from rendered letters; if images "
+                    f"of {dataset.name!r} are photographs, take one that has learned from "
+                    "photographs: 'Photographs' in docs/own-data.md"
+                )
 
     def method(self, label: str) -> Entry:
         """Return the entry of a label, or raise ConfigError that lists the labels."""

@@ -4,7 +4,6 @@ import pytest
 import yaml
 
 from fedsdg.config.layers import load
-from fedsdg.config.remarks import print_remarks
 
 PETS = [{"name": "pets", "folder": "pets", "size": 4}]
 SAID = [
@@ -18,7 +17,7 @@ SAID = [
 def test_what_may_not_be_meant_is_one_sentence(changed, parts, tmp_path, capsys):
     file = tmp_path / "own.yaml"
     file.write_text(yaml.safe_dump({"experiment": "own", **changed}))
-    print_remarks(load([file]))
+    load([file]).print_remarks()
     found = capsys.readouterr().err.splitlines()
     assert len(found) == len(parts)
     assert all(part in sentence for part, sentence in zip(parts, found, strict=True))
