@@ -25,7 +25,6 @@ from fedsdg.experiment.training import Progress, Records, Training
 from fedsdg.federation.accuracy import selected_round
 from fedsdg.federation.checkpoints import Checkpoints
 from fedsdg.federation.records import COLUMNS
-from fedsdg.federation.setup import Setup
 from fedsdg.files import records as tables
 
 
@@ -55,6 +54,7 @@ def execute(task: Task, progress: Progress = lambda _: None, *, trace: int = 0) 
     hashes = {"partition_hash": partition.sha256, "backbone_hash": material.backbone_hash}
     facts = {**task.facts(), **hashes}
     key = task.key(partition.sha256, material.backbone_hash)
+    states = store.store_folder("checkpoints")
     if trace and store.stored_run(key):
         remark(f"the run is finished, so no batch is traced; set {store.STORE} to an empty folder")
     try:
@@ -64,7 +64,12 @@ def execute(task: Task, progress: Progress = lambda _: None, *, trace: int = 0) 
             tf32 = settings.precision == "tf32"
             with threads(settings.threads), repeatable(device, tf32=tf32):
                 setup = build(task.run, material, partition, trace=trace)
-                training = train(task, setup, key, records, progress)
+                records.columns = (*setup.declared_columns, *COLUMNS)
+                # What clients keep lies beside the checkpoints if it is too large for the memory.
+                training = Training(setup, records, states)
+                made_for = {"address": key, "config": task.run.overrides()}
+                checkpoints = Checkpoints(states / key, made_for)
+                training.run(checkpoints, task.checkpoint_seconds, progress)
             for observer in setup.observers:
                 observer.complete(records.rounds, records.clients)
             _write_run(folder, task.run, material, key, training)
@@ -77,45 +82,6 @@ def execute(task: Task, progress: Progress = lambda _: None, *, trace: int = 0) 
             traceback.print_exc(file=sys.stderr)
         return record_failure(task, error, facts, records)
     return None
-
-
-def train(task: Task, setup: Setup, key: str, records: Records, progress: Progress) -> Training:
-    """Train a run from its newest checkpoint to its last round.
-
-    The state is saved between two rounds, at a signal and from time to time; when it is saved
-    changes no result. A run that fails by itself (a part, a loss that is not finite) loses its
-    checkpoints and starts anew next time; one that the machine failed (memory, disk, device) keeps
-    them.
-
-    Args:
-        task: The run.
-        setup: Its federation.
-        key: The run's address; its checkpoints are the caller's alone.
-        records: Empty; it is filled round by round, so that a run that fails still shows how far it
-            came.
-        progress: Called after each round with its record.
-
-    Returns:
-        The federation after its last round.
-
-    Raises:
-        Stopped: A signal ended the run; its state is saved.
-        ValueError: A part cannot work, or tried to end the program.
-        FloatingPointError: A loss is not finite.
-        MemoryError: Not even one client fits into memory.
-    """
-    folder = store.store_folder("checkpoints")
-    checkpoints = Checkpoints(folder / key, {"address": key, "config": task.run.overrides()})
-    records.columns = (*setup.declared_columns, *COLUMNS)
-    # What clients keep lies beside the checkpoints if it is too large for the memory.
-    training = Training(setup, records, folder)
-    training.restore(checkpoints)
-    try:
-        training.run(checkpoints, task.checkpoint_seconds, progress)
-    except (ValueError, FloatingPointError):
-        checkpoints.remove()
-        raise
-    return training
 
 
 def record_failure(

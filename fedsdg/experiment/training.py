@@ -113,16 +113,24 @@ class Training:
         remark(f"going on after round {done} from the checkpoint in {checkpoints.folder}")
 
     def run(self, checkpoints: Checkpoints, seconds: float, progress: Progress) -> None:
-        """Do the rounds that are left, with a checkpoint from time to time and at a signal.
+        """Do the rounds after the newest checkpoint, with others from time to time and at a signal.
+
+        When the state is saved changes no result. A run that fails by itself (a part, a loss that
+        is not finite) loses its checkpoints and starts anew next time; one that the machine failed
+        (memory, disk, device) keeps them.
 
         Args:
-            checkpoints: Those of the run.
+            checkpoints: Those of the run, which are the caller's alone.
             seconds: Time between checkpoints.
             progress: Called after each round with its record.
 
         Raises:
-            Stopped: A signal ended the run.
+            Stopped: A signal ended the run; its state is saved.
+            ValueError: A part cannot work, or tried to end the program.
+            FloatingPointError: A loss is not finite.
+            MemoryError: Not even one client fits into memory.
         """
+        self.restore(checkpoints)
         with stopped_by_signals(at_once=False) as check:
             try:
                 for record in self.rounds():
@@ -134,3 +142,6 @@ class Training:
                 saved = self.save(checkpoints)
                 after = f"goes on after round {self.done}" if saved else "starts anew"
                 raise Stopped(stop.args[0], f"stopped; the same command {after}") from None
+            except (ValueError, FloatingPointError):
+                checkpoints.remove()
+                raise

@@ -76,7 +76,7 @@ def test_a_finished_run_is_taken_from_the_store(folder, monkeypatch, capsys):
     run_here(config, task)
     before = contents(task.folder)
     (task.folder / "result.json").unlink()
-    monkeypatch.setattr(execution, "train", None)
+    monkeypatch.setattr(execution, "build", None)
     assert run_here(config, task) is None
     assert contents(task.folder) == before
     capsys.readouterr()
