@@ -8,7 +8,7 @@ runs what is new and nothing else.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,38 @@ class Trial:
         }
 
 
+@dataclass
+class Row:
+    """A method that is searched: its trials, and the best of them at full length."""
+
+    space: Mapping[str, Axis]
+    trials: list[Trial]
+    finalists: list[Trial] = field(default_factory=list)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the file of the search says of it."""
+        # A score of 0 is none: every run failed.
+        best = next((trial for trial in _best_first(self.finalists) if trial.score), None)
+        values = best.parameters if best else {}
+        sides = {name: edge(self.space[name], value) for name, value in values.items()}
+        scores = [trial.score for trial in self.trials if trial.score is not None]
+        return {
+            "space": {
+                name: plain(axis) if isinstance(axis, tuple) else vars(axis)
+                for name, axis in self.space.items()
+            },
+            "planned": len(self.trials),
+            "failed": sum(
+                any(isinstance(one, str) for one in t.outcomes.values()) for t in self.trials
+            ),
+            "best": best and {"trial": best.number, **best.facts()},
+            "edges": {name: side for name, side in sides.items() if side},
+            "expected_best": [round(score, 6) for score in expected_best(scores)],
+            "trials": [trial.facts() for trial in self.trials],
+            "finalists": [trial.facts() for trial in self.finalists],
+        }
+
+
 def search(
     config: Config,
     output: Path,
@@ -118,35 +150,25 @@ def search(
     first, *others = config.search.seeds
     known = _known(output)
     with runner(config, "search", results, jobs, minutes) as runs:
-        spaces = {label: _space(runs, label, first) for label in labels}
-        trials = {
-            label: [Trial(label, *one) for one in enumerate(points(space, config.search.trials))]
-            for label, space in spaces.items()
-        }
-        finalists: dict[str, list[Trial]] = {label: [] for label in labels}
+        rows = {label: _row(runs, label, first) for label in labels}
         try:
-            _run(runs, trials, [first], SHARE, only, known)
-            ranked = {label: _best_first(row) for label, row in trials.items()}
-            finalists = {label: row[:1] for label, row in ranked.items()}
-            if others:
-                for label, row in ranked.items():
-                    finalists[label] = [replace(one, outcomes={}) for one in row[:FINALISTS]]
-                _run(runs, finalists, others, 1.0, only, known)
+            trials = [trial for row in rows.values() for trial in row.trials]
+            _run(runs, trials, [first], SHARE, only or labels, known)
+            for row in rows.values():
+                row.finalists = _best_first(row.trials)[: FINALISTS if others else 1]
+                if others:
+                    row.finalists = [replace(one, outcomes={}) for one in row.finalists]
+            finalists = [trial for row in rows.values() for trial in row.finalists]
+            _run(runs, finalists, others, 1.0, only or labels, known)
         except KeyboardInterrupt:  # Runs that failed stand in the file alone.
-            _write(config, output, spaces, trials, finalists)
+            _write(config, output, rows)
             raise
-    return _write(config, output, spaces, trials, finalists)
+    return _write(config, output, rows)
 
 
-def _write(
-    config: Config,
-    output: Path,
-    spaces: Mapping[str, Mapping[str, Axis]],
-    trials: Mapping[str, Sequence[Trial]],
-    finalists: Mapping[str, Sequence[Trial]],
-) -> dict[str, Any]:
+def _write(config: Config, output: Path, rows: Mapping[str, Row]) -> dict[str, Any]:
     """Write both files, and return what the first one holds."""
-    facts = {label: _facts(spaces[label], row, finalists[label]) for label, row in trials.items()}
+    facts = {label: row.facts() for label, row in rows.items()}
     found = {
         "experiment": config.experiment,
         "criterion": CRITERION,
@@ -163,25 +185,26 @@ def _write(
     return found
 
 
-def _space(runs: Runner, label: str, seed: int) -> dict[str, Axis]:
-    """Return the space of a row, with `bound` as a number."""
+def _row(runs: Runner, label: str, seed: int) -> Row:
+    """Return a row before its trials, with `bound` as a number."""
     space = runs.config.space[label]
     axis = space.get("eta_m")
-    if not (isinstance(axis, Interval) and axis.low is None):
-        return space
-    tasks = _tasks(runs, Trial(label, 0, {}), [seed], 1.0)
-    runs.keys(tasks)  # It makes their partitions.
-    cells = {}
-    for task in tasks:
-        drawn = read_partition(task.partition)
-        sizes = drawn.counts(drawn.split, 3)[:, TRAIN]
-        cells[f"{task.run.dataset}, {task.run.setting}"] = (task.run, sizes)
-    return {**space, "eta_m": bounded(axis, cells)}
+    if isinstance(axis, Interval) and axis.low is None:
+        tasks = _tasks(runs, Trial(label, 0, {}), [seed], 1.0)
+        runs.keys(tasks)  # It makes their partitions.
+        cells = {}
+        for task in tasks:
+            drawn = read_partition(task.partition)
+            sizes = drawn.counts(drawn.split, 3)[:, TRAIN]
+            cells[f"{task.run.dataset}, {task.run.setting}"] = (task.run, sizes)
+        space = {**space, "eta_m": bounded(axis, cells)}
+    numbered = enumerate(points(space, runs.config.search.trials))
+    return Row(space, [Trial(label, *one) for one in numbered])
 
 
 def _run(
     runs: Runner,
-    rows: Mapping[str, Sequence[Trial]],
+    trials: Iterable[Trial],
     seeds: Sequence[int],
     share: float,
     only: Sequence[str],
@@ -192,15 +215,12 @@ def _run(
     The first trial of every row comes first, then the second: a search that is cut short has tried
     all rows equally often.
     """
-    trials = [trial for row in rows.values() for trial in row]
-    trials.sort(key=lambda trial: trial.number)
-    pairs = [(trial, task) for trial in trials for task in _tasks(runs, trial, seeds, share)]
+    in_turn = sorted(trials, key=lambda trial: trial.number)
+    pairs = [(trial, task) for trial in in_turn for task in _tasks(runs, trial, seeds, share)]
     keys = runs.keys([task for _, task in pairs])
     # Trials at the same point have the same runs.
     wanted = {
-        key: task
-        for key, (trial, task) in zip(keys, pairs, strict=True)
-        if not only or trial.label in only
+        key: task for key, (trial, task) in zip(keys, pairs, strict=True) if trial.label in only
     }
     left = {key: task for key, task in wanted.items() if _outcome(key, known) is None}
     key_of = {id(task): key for key, task in left.items()}
@@ -272,30 +292,6 @@ def _best_first(trials: Sequence[Trial]) -> list[Trial]:
     return distinct
 
 
-def _facts(
-    space: Mapping[str, Axis], trials: Sequence[Trial], finalists: Sequence[Trial]
-) -> dict[str, Any]:
-    """Return what the file of the search says of a row."""
-    # A score of 0 is none: every run failed.
-    best = next((trial for trial in _best_first(finalists) if trial.score), None)
-    values = best.parameters if best else {}
-    sides = {name: edge(space[name], value) for name, value in values.items()}
-    scores = [trial.score for trial in trials if trial.score is not None]
-    return {
-        "space": {
-            name: plain(axis) if isinstance(axis, tuple) else vars(axis)
-            for name, axis in space.items()
-        },
-        "planned": len(trials),
-        "failed": sum(any(isinstance(one, str) for one in t.outcomes.values()) for t in trials),
-        "best": best and {"trial": best.number, **best.facts()},
-        "edges": {name: side for name, side in sides.items() if side},
-        "expected_best": [round(score, 6) for score in expected_best(scores)],
-        "trials": [trial.facts() for trial in trials],
-        "finalists": [trial.facts() for trial in finalists],
-    }
-
-
 def read_search(output: Path) -> dict[str, Any]:
     """Return what a search wrote.
 
@@ -305,14 +301,8 @@ def read_search(output: Path) -> dict[str, Any]:
     Raises:
         ValueError: It is another file.
     """
-    found: dict[str, Any] = files.read_json(output)
-    try:
-        summary_lines(found)
-        trials = [trial for row in found["methods"].values() for trial in row["trials"]]
-        sound = all(isinstance(trial, dict) for trial in trials)
-    except (TypeError, LookupError, AttributeError):
-        sound = False
-    if not sound:
+    found = files.read_json(output)
+    if not isinstance(found, dict) or "criterion" not in found:
         raise ValueError(f"{output} is not the file of a search; name another --output")
     return found
 
