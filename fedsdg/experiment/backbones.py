@@ -126,7 +126,7 @@ def _is_made_by(recipe: Backbone, facts: Path) -> bool:
 
 def _make(recipe: Backbone, file: Path, key: str, checkpoint_seconds: float) -> None:
     """Write the two files of a backbone."""
-    from fedsdg.experiment.gpu import repeatable, threads
+    from fedsdg.experiment.gpu import repeatable
 
     started = time.perf_counter()
     device = getattr(recipe, "device", "cpu")
@@ -135,7 +135,7 @@ def _make(recipe: Backbone, file: Path, key: str, checkpoint_seconds: float) -> 
     # First of all, so that data that are missing are missed before the hours of training.
     data = load(built_in(recipe.probe))
     generators = torch.random.fork_rng(devices=[0] if device == "cuda" else [])
-    with threads(recipe.threads), repeatable(device), generators, stopped_by_signals():
+    with repeatable(device, threads=recipe.threads), generators, stopped_by_signals():
         if isinstance(recipe, Pretrained):
             # Another version may round differently; what one began, another does not finish.
             versions = files.sha256_json([torch.__version__, np.__version__])

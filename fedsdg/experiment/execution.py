@@ -17,7 +17,7 @@ from fedsdg.config.run import Run
 from fedsdg.errors import remark
 from fedsdg.experiment import store
 from fedsdg.experiment.building import build
-from fedsdg.experiment.gpu import gpu_facts, repeatable, threads
+from fedsdg.experiment.gpu import gpu_facts, repeatable
 from fedsdg.experiment.material import Material, get_or_make, load_material
 from fedsdg.experiment.runs import Task
 from fedsdg.experiment.saved_models import ModelSaver, write_models
@@ -62,7 +62,7 @@ def execute(task: Task, progress: Progress = lambda _: None, *, trace: int = 0) 
         def run(folder: Path) -> None:
             device = material.samples.images.device
             tf32 = settings.precision == "tf32"
-            with threads(settings.threads), repeatable(device, tf32=tf32):
+            with repeatable(device, threads=settings.threads, tf32=tf32):
                 setup = build(task.run, material, partition, trace=trace)
                 records.columns = (*setup.declared_columns, *COLUMNS)
                 # What clients keep lies beside the checkpoints if it is too large for the memory.

@@ -13,37 +13,31 @@ from fedsdg.experiment.workers import WORKSPACE
 
 
 @contextlib.contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Let torch compute with so many threads, and with as many as before afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def repeatable(device: torch.device | str, *, tf32: bool = False) -> Iterator[None]:
-    """Let the same computation on a GPU give the same bits; on a CPU nothing changes.
+def repeatable(
+    device: torch.device | str, *, threads: int | None = None, tf32: bool = False
+) -> Iterator[None]:
+    """Let the same computation on a GPU give the same bits; on a CPU only set the threads.
 
     An operation that torch knows no fixed order for raises ``RuntimeError``. Attention by cuDNN is
     left out: its backward pass has none, and it plans anew for every shape of batch.
 
     Args:
         device: The device that computes.
+        threads: With how many torch computes; None: with as many as before.
         tf32: Round the factors of products and convolutions in float32 to 11 bits; else they keep
             all 24.
     """
-    if torch.device(device).type == "cpu":
-        yield
-        return
-    os.environ.update({name: os.environ.get(name, value) for name, value in WORKSPACE.items()})
-    torch.cuda.init()
-    torch.cuda.reset_peak_memory_stats(device)  # An earlier run may have taken more.
     fixed = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
     with contextlib.ExitStack() as afterwards:
+        afterwards.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(threads or torch.get_num_threads())
+        if torch.device(device).type == "cpu":
+            yield
+            return
+        os.environ.update({name: os.environ.get(name, value) for name, value in WORKSPACE.items()})
+        torch.cuda.init()
+        torch.cuda.reset_peak_memory_stats(device)  # An earlier run may have taken more.
         afterwards.callback(torch.use_deterministic_algorithms, fixed, warn_only=warns)
         afterwards.callback(cuda.enable_cudnn_sdp, cuda.cudnn_sdp_enabled())
         torch.use_deterministic_algorithms(True)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from fedsdg.config.layers import load
 from fedsdg.experiment.building import build
-from fedsdg.experiment.gpu import repeatable, threads
+from fedsdg.experiment.gpu import repeatable
 from fedsdg.experiment.material import draw, load_material
 from fedsdg.experiment.runs import Task, task_of
 from fedsdg.experiment.training import Training
@@ -82,7 +82,8 @@ def recheck(task: Task, record: Path, row: Mapping[str, Any], most: int = ROUNDS
     if differing:
         return _no_pair(row, differing)
     device = material.samples.images.device
-    with threads(run.training.threads), repeatable(device, tf32=run.training.precision == "tf32"):
+    tf32 = run.training.precision == "tf32"
+    with repeatable(device, threads=run.training.threads, tf32=tf32):
         made = Training(build(run, material, partition)).advance(most).records
     return compared(record, row, {"rounds": made.rounds, "clients": made.clients})
 
