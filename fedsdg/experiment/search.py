@@ -301,8 +301,14 @@ def read_search(output: Path) -> dict[str, Any]:
     Raises:
         ValueError: It is another file.
     """
-    found = files.read_json(output)
-    if not isinstance(found, dict) or "criterion" not in found:
+    found: dict[str, Any] = files.read_json(output)
+    try:
+        summary_lines(found)
+        trials = [trial for row in found["methods"].values() for trial in row["trials"]]
+        sound = all(isinstance(trial, dict) for trial in trials)
+    except (TypeError, LookupError, AttributeError):
+        sound = False
+    if not sound:
         raise ValueError(f"{output} is not the file of a search; name another --output")
     return found
 
