@@ -245,6 +245,20 @@ def test_a_run_that_the_machine_fails_keeps_its_checkpoints(folder, capsys):
     assert read_json(task.folder / "provenance.json")["resumed_after"] in ([1], [2])
 
 
+def test_a_run_that_fails_by_itself_loses_its_checkpoints(folder):
+    _, task = first(*SETTINGS)
+    saved = []
+
+    def failing(record):
+        saved.extend(store_folder("checkpoints").glob("*/round~*"))
+        if record["round"] == 3:
+            raise FloatingPointError("a loss is not finite")
+
+    assert "a loss is not finite" in execute(task, failing)
+    assert saved
+    assert [*store_folder("checkpoints").iterdir()] == []
+
+
 def test_a_full_disk_is_mentioned_once_and_the_run_goes_on(folder, monkeypatch, capsys):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
